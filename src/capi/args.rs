@@ -1,0 +1,164 @@
+//! Reading what a C caller passed, and writing what it gets back.
+//!
+//! Guards: NULL with a length, lengths beyond the address space, struct sizes of other releases.
+//! What it cannot check, and every caller promises in the header: that a non-NULL pointer points
+//! at as many live bytes as its length says.
+
+use super::status::kvh_status::{self, *};
+use super::status::CallResult;
+use super::types::{kvh_bytes_t, kvh_str_t};
+
+/// A parameter struct: its first field is `struct_size`, and all-zero bytes are a valid value.
+///
+/// # Safety
+/// The implementor is `#[repr(C)]`, starts with `struct_size: usize`, and holds only integers, raw
+/// pointers, `Option<fn>` and structs of these.
+pub(crate) unsafe trait Params: Copy {
+    /// Bytes that the first release's struct had; a shorter one is refused.
+    const MIN_SIZE: usize;
+}
+
+/// Copies a parameter struct, zero-filling what an older caller does not have.
+///
+/// # Safety
+/// `params` is NULL or points at `struct_size` readable bytes.
+pub(crate) unsafe fn read_params<P: Params>(params: *const P) -> Result<P, kvh_status> {
+    if params.is_null() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    // SAFETY: by the trait's contract the struct starts with its size; the caller promises it.
+    let struct_size = unsafe { params.cast::<usize>().read_unaligned() };
+    if struct_size < P::MIN_SIZE {
+        return Err(KVH_ERR_ABI);
+    }
+    let known = struct_size.min(size_of::<P>());
+    // SAFETY: the caller promises struct_size readable bytes.
+    let unknown_tail = unsafe {
+        std::slice::from_raw_parts(params.cast::<u8>().add(known), bounded(struct_size - known)?)
+    };
+    if unknown_tail.iter().any(|byte| *byte != 0) {
+        return Err(KVH_ERR_ABI);
+    }
+    let mut copy = std::mem::MaybeUninit::<P>::zeroed();
+    // SAFETY: `known` bytes are readable at `params` and fit into `copy`; all-zero bytes are a
+    // valid P, and the copied ones were written by the caller as its fields.
+    unsafe {
+        std::ptr::copy_nonoverlapping(params.cast::<u8>(), copy.as_mut_ptr().cast(), known);
+        Ok(copy.assume_init())
+    }
+}
+
+/// Fills a caller's output struct that starts with `struct_size`: writes at most as many bytes as
+/// the caller has, keeps its `struct_size`, and zeroes a tail this library does not know.
+///
+/// # Safety
+/// `out` is NULL or points at `struct_size` writable bytes whose first field is initialised.
+pub(crate) unsafe fn write_struct<P: Params>(out: *mut P, value: &P) -> CallResult {
+    if out.is_null() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    // SAFETY: by the trait's contract the struct starts with its size.
+    let struct_size = unsafe { out.cast::<usize>().read_unaligned() };
+    if struct_size < P::MIN_SIZE {
+        return Err(KVH_ERR_ABI);
+    }
+    let known = bounded(struct_size)?.min(size_of::<P>());
+    // SAFETY: the caller promises struct_size writable bytes; `value` has at least `known`.
+    unsafe {
+        out.cast::<u8>().add(known).write_bytes(0, struct_size - known);
+        let from = std::ptr::from_ref(value).cast::<u8>();
+        let header = size_of::<usize>();
+        std::ptr::copy_nonoverlapping(
+            from.add(header),
+            out.cast::<u8>().add(header),
+            known - header,
+        );
+    }
+    Ok(())
+}
+
+fn bounded(len: usize) -> Result<usize, kvh_status> {
+    if len > isize::MAX as usize {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    Ok(len)
+}
+
+/// A slice argument; `(NULL, 0)` is the empty slice.
+///
+/// # Safety
+/// `data` is NULL or points at `len` readable, properly aligned values that nobody changes during
+/// `'a`.
+pub(crate) unsafe fn slice<'a, T>(data: *const T, len: usize) -> Result<&'a [T], kvh_status> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || !data.is_aligned() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    bounded(len.checked_mul(size_of::<T>()).ok_or(KVH_ERR_INVALID_ARGUMENT)?)?;
+    // SAFETY: not NULL, aligned, no longer than the address space; the caller promises the rest.
+    Ok(unsafe { std::slice::from_raw_parts(data, len) })
+}
+
+/// A byte argument.
+///
+/// # Safety
+/// As for [`slice`].
+pub(crate) unsafe fn bytes<'a>(bytes: kvh_bytes_t) -> Result<&'a [u8], kvh_status> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { slice(bytes.data, bytes.len) }
+}
+
+/// A text argument; must be UTF-8.
+///
+/// # Safety
+/// As for [`slice`].
+pub(crate) unsafe fn text<'a>(text: kvh_str_t) -> Result<&'a str, kvh_status> {
+    // SAFETY: the caller's promise is the same.
+    let bytes = unsafe { slice(text.data.cast::<u8>(), text.len) }?;
+    std::str::from_utf8(bytes).map_err(|_| KVH_ERR_INVALID_ARGUMENT)
+}
+
+/// A place for one output; must not be NULL.
+///
+/// # Safety
+/// `out` is NULL or points at a writable T that nobody else uses during the call.
+pub(crate) unsafe fn out<'a, T>(
+    out: *mut T,
+) -> Result<&'a mut std::mem::MaybeUninit<T>, kvh_status> {
+    if out.is_null() || !out.is_aligned() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    // SAFETY: not NULL, aligned, and the caller promises that it is writable.
+    Ok(unsafe { &mut *out.cast() })
+}
+
+/// The `(buffer, capacity, length out)` convention: the length is always written; `(NULL, 0)` asks
+/// for it; a buffer too small is `KVH_ERR_TOO_SMALL` and stays untouched.
+///
+/// # Safety
+/// `buffer` is NULL or points at `capacity` writable values; `len_out` as for [`out`].
+pub(crate) unsafe fn copy_out<T: Copy>(
+    values: &[T],
+    buffer: *mut T,
+    capacity: usize,
+    len_out: *mut usize,
+) -> CallResult {
+    // SAFETY: the caller's promise.
+    let len_out = unsafe { out(len_out) }?;
+    if (buffer.is_null() && capacity > 0) || !buffer.is_aligned() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    len_out.write(values.len());
+    if buffer.is_null() {
+        return Ok(());
+    }
+    if capacity < values.len() {
+        return Err(KVH_ERR_TOO_SMALL);
+    }
+    // SAFETY: the buffer holds at least `values.len()` values, by the caller's promise; it cannot
+    // overlap `values`, which this library owns.
+    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), buffer, values.len()) };
+    Ok(())
+}

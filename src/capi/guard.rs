@@ -1,0 +1,40 @@
+//! What every exported function that returns a status runs inside of: no panic leaves it, and no
+//! call is served by a poisoned object or in a forked child.
+
+use super::context::Context;
+use super::status::kvh_status::{self, *};
+use super::status::{kvh_status_t, CallResult};
+use crate::poison::{Poison, Poisonable};
+
+fn to_status(outcome: Result<CallResult, crate::poison::Poisoned>) -> kvh_status_t {
+    let status = match outcome {
+        Ok(Ok(())) => KVH_OK,
+        Ok(Err(status)) => status,
+        Err(poisoned) => kvh_status::from(poisoned),
+    };
+    status as kvh_status_t
+}
+
+/// A call on a context, or on an object that belongs to one: a panic poisons the context.
+pub fn with_context(context: &Context, body: impl FnOnce() -> CallResult) -> kvh_status_t {
+    if context.is_forked() {
+        return KVH_ERR_FORKED as kvh_status_t;
+    }
+    to_status(context.poison().catch(body))
+}
+
+/// A call on an object that has no context: a panic poisons that object.
+pub fn with_object(object: &impl Poisonable, body: impl FnOnce() -> CallResult) -> kvh_status_t {
+    to_status(object.poison().catch(body))
+}
+
+/// A call that has no object yet: a panic is only reported.
+pub fn without_object(body: impl FnOnce() -> CallResult) -> kvh_status_t {
+    to_status(Poison::default().catch(body))
+}
+
+/// For destroy and release functions, which return nothing and must always work.
+pub fn quietly(body: impl FnOnce()) {
+    // There is nobody to tell: the object is gone either way.
+    let _ = Poison::default().catch(body);
+}

@@ -1,0 +1,28 @@
+//! The C boundary: the only place with exported symbols, one file for each C object.
+//!
+//! Each exported function reads its arguments ([`args`]), calls into a room inside a [`guard`],
+//! and turns the answer into a [`status`]. Nothing crosses the boundary but integers, plain
+//! structs and opaque handles ([`handle`]); no panic crosses it. The doc comments here become
+//! `include/kvhints.h` (`cargo xtask header`), so they speak C.
+
+// C types keep their C names, so that the generated header and this source read alike.
+#![allow(non_camel_case_types)]
+
+mod args;
+mod fork;
+mod handle;
+
+pub mod guard;
+
+// In the order of the header, which is the order in which data flows.
+pub mod status;
+
+pub mod types;
+
+pub mod version;
+
+pub mod error;
+
+pub mod buffer;
+
+pub mod context;

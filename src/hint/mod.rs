@@ -1,0 +1,1 @@
+//! bytes -> [`Snapshot`]: scan, admission, snapshot, MessagePack. Pure.

@@ -1,0 +1,1 @@
+//! tokens -> names; the tree of blocks, pins.

@@ -1,0 +1,11 @@
+//! What the library did, told to operators: metrics in Prometheus text form.
+//!
+//! Rooms report through [`Metrics`] and never format text themselves. Label values come from
+//! closed lists known at compile time, so every series exists from the start, at zero, and nothing
+//! that a sender wrote can become a label.
+
+mod family;
+mod metrics;
+
+pub use family::Family;
+pub use metrics::Metrics;

@@ -1,0 +1,1 @@
+//! Bindings to UCX, loaded at run time.
