@@ -51,6 +51,9 @@
 // trust_http_hints: off.
 #define KVH_TRUST_OFF 2
 
+// Longest control message and longest data header, in bytes.
+#define MAX_MESSAGE_BYTES (4 << 20)
+
 // What a call came to. 0 is success, a positive status is an answer and no error, a negative one
 // says by its range what has to be mended:
 // -1..-19 the caller's arguments, -20..-39 limits and resources, -40..-59 one peer,
@@ -153,8 +156,8 @@ typedef struct kvh_context_params {
   kvh_clock_fn clock_unix_seconds;
   // Passed to both clocks.
   void *clock_user_data;
-  // Called with clock_user_data when the last object of the context is gone, and when creating
-  // the context fails. May be NULL.
+  // Called with clock_user_data exactly once: when the last object of the context is gone, or
+  // when creating the context fails. May be NULL.
   kvh_destroy_fn clock_destroy;
 } kvh_context_params_t;
 

@@ -18,11 +18,25 @@ pub(crate) unsafe trait Params: Copy {
     const MIN_SIZE: usize;
 }
 
-/// Copies a parameter struct, zero-filling what an older caller does not have.
+/// Copies a parameter struct, zero-filling what an older caller does not have. `KVH_ERR_ABI` when it
+/// is shorter than the first release's, or sets something that this library does not know.
 ///
 /// # Safety
 /// `params` is NULL or points at `struct_size` readable bytes.
 pub(crate) unsafe fn read_params<P: Params>(params: *const P) -> Result<P, kvh_status> {
+    // SAFETY: the caller's promise.
+    let (known, rest) = unsafe { read_known_params(params) }?;
+    rest.map(|()| known)
+}
+
+/// As [`read_params`], but gives the fields that this library knows even where others are set, for
+/// a caller that has to take over something named in them.
+///
+/// # Safety
+/// As for [`read_params`].
+pub(crate) unsafe fn read_known_params<P: Params>(
+    params: *const P,
+) -> Result<(P, CallResult), kvh_status> {
     if params.is_null() {
         return Err(KVH_ERR_INVALID_ARGUMENT);
     }
@@ -31,21 +45,19 @@ pub(crate) unsafe fn read_params<P: Params>(params: *const P) -> Result<P, kvh_s
     if struct_size < P::MIN_SIZE {
         return Err(KVH_ERR_ABI);
     }
-    let known = struct_size.min(size_of::<P>());
-    // SAFETY: the caller promises struct_size readable bytes.
-    let unknown_tail = unsafe {
-        std::slice::from_raw_parts(params.cast::<u8>().add(known), bounded(struct_size - known)?)
-    };
-    if unknown_tail.iter().any(|byte| *byte != 0) {
-        return Err(KVH_ERR_ABI);
-    }
+    let known = bounded(struct_size)?.min(size_of::<P>());
     let mut copy = std::mem::MaybeUninit::<P>::zeroed();
     // SAFETY: `known` bytes are readable at `params` and fit into `copy`; all-zero bytes are a
     // valid P, and the copied ones were written by the caller as its fields.
-    unsafe {
+    let copy = unsafe {
         std::ptr::copy_nonoverlapping(params.cast::<u8>(), copy.as_mut_ptr().cast(), known);
-        Ok(copy.assume_init())
-    }
+        copy.assume_init()
+    };
+    // SAFETY: the caller promises struct_size readable bytes.
+    let unknown =
+        unsafe { std::slice::from_raw_parts(params.cast::<u8>().add(known), struct_size - known) };
+    let rest = if unknown.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(KVH_ERR_ABI) };
+    Ok((copy, rest))
 }
 
 /// Fills a caller's output struct that starts with `struct_size`: writes at most as many bytes as

@@ -82,8 +82,8 @@ pub struct kvh_context_params_t {
     pub clock_unix_seconds: kvh_clock_fn,
     /// Passed to both clocks.
     pub clock_user_data: *mut c_void,
-    /// Called with clock_user_data when the last object of the context is gone, and when creating
-    /// the context fails. May be NULL.
+    /// Called with clock_user_data exactly once: when the last object of the context is gone, or
+    /// when creating the context fails. May be NULL.
     pub clock_destroy: kvh_destroy_fn,
 }
 
@@ -168,11 +168,14 @@ pub unsafe extern "C" fn kvh_context_create(
     guard::without_object(|| {
         // SAFETY: zero is a valid value of every field.
         let mut chosen: kvh_context_params_t = unsafe { std::mem::zeroed() };
+        let mut rest = Ok(());
         if !params.is_null() {
             // SAFETY: the caller's promise.
-            chosen = unsafe { args::read_params(params) }?;
+            (chosen, rest) = unsafe { args::read_known_params(params) }?;
         }
+        // Before anything can fail: it owns the user data from here on.
         let clock = clock_from(&chosen);
+        rest?;
         // SAFETY: the caller's promise.
         let context_out = unsafe { args::out(context_out) }?;
         if chosen.reserved != 0 {
@@ -216,15 +219,12 @@ pub unsafe extern "C" fn kvh_context_metrics(
     len_out: *mut usize,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
-    let context = match unsafe { handle::get(context) } {
-        Ok(context) => context,
-        Err(status) => return status as kvh_status_t,
-    };
-    guard::with_context(context, || {
-        let text = context.metrics.render();
-        // SAFETY: the caller's promise.
-        unsafe { args::copy_out(text.as_bytes(), buf.cast(), buf_len, len_out) }
-    })
+    unsafe {
+        guard::on_context(context, |context| {
+            let text = context.metrics.render();
+            args::copy_out(text.as_bytes(), buf.cast(), buf_len, len_out)
+        })
+    }
 }
 
 /// Where in the library's source the fault happened that poisoned the context ("file:line", not

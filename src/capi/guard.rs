@@ -1,7 +1,8 @@
 //! What every exported function that returns a status runs inside of: no panic leaves it, and no
 //! call is served by a poisoned object or in a forked child.
 
-use super::context::Context;
+use super::context::{kvh_context_t, Context};
+use super::handle;
 use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use crate::poison::{Poison, Poisonable};
@@ -21,6 +22,21 @@ pub fn with_context(context: &Context, body: impl FnOnce() -> CallResult) -> kvh
         return KVH_ERR_FORKED as kvh_status_t;
     }
     to_status(context.poison().catch(body))
+}
+
+/// A call whose first argument is a context handle.
+///
+/// # Safety
+/// `context` is NULL or a live context.
+pub unsafe fn on_context(
+    context: *const kvh_context_t,
+    body: impl FnOnce(&Context) -> CallResult,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    match unsafe { handle::get(context) } {
+        Ok(context) => with_context(context, || body(context)),
+        Err(status) => status as kvh_status_t,
+    }
 }
 
 /// A call on an object that has no context: a panic poisons that object.
