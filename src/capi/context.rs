@@ -7,9 +7,11 @@ use super::args::{self, Params};
 use super::fork::ForkMark;
 use super::guard;
 use super::handle::{self, Handle, Shared};
+use super::scratch_pool::ScratchPool;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
 use crate::clock::{Clock, SystemClock};
+use crate::hint::limits::BODY_MAX_BYTES;
 use crate::poison::{Poison, Poisonable};
 use crate::telemetry::Metrics;
 
@@ -20,8 +22,9 @@ const TRUST_VARIABLE: &str = "TRTLLM_TRUST_KV_HINTS";
 pub struct Context {
     /// Whether hints that came over HTTP are trusted.
     pub(crate) http_trusted: bool,
-    /// Keys the tables that find repeated member names; unguessable.
-    pub(crate) hash_seed: u64,
+    /// Longest HTTP request body that is looked at.
+    pub(crate) body_max_bytes: usize,
+    pub(crate) scratch: ScratchPool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) poison: Arc<Poison>,
@@ -85,6 +88,8 @@ pub struct kvh_context_params_t {
     /// Called with clock_user_data exactly once: when the last object of the context is gone, or
     /// when creating the context fails. May be NULL.
     pub clock_destroy: kvh_destroy_fn,
+    /// Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
+    pub body_max_bytes: usize,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and optional functions.
@@ -183,7 +188,12 @@ pub unsafe extern "C" fn kvh_context_create(
         }
         let context = Context {
             http_trusted: http_trusted(&chosen)?,
-            hash_seed: getrandom::u64().map_err(|_| KVH_ERR_UNSUPPORTED)?,
+            body_max_bytes: match chosen.body_max_bytes {
+                0 => BODY_MAX_BYTES,
+                chosen => chosen,
+            },
+            // Keys the tables that find repeated member names.
+            scratch: ScratchPool::new(getrandom::u64().map_err(|_| KVH_ERR_UNSUPPORTED)?),
             metrics: Arc::new(Metrics::new()),
             clock: clock?,
             poison: Arc::new(Poison::default()),

@@ -11,6 +11,7 @@
 mod args;
 mod fork;
 mod handle;
+mod scratch_pool;
 
 pub mod guard;
 
@@ -26,3 +27,7 @@ pub mod error;
 pub mod buffer;
 
 pub mod context;
+
+pub mod snapshot;
+
+pub mod admit;

@@ -26,6 +26,11 @@ pub struct kvh_bytes_t {
 
 impl kvh_str_t {
     pub(crate) fn borrow(text: &str) -> Self {
+        Self::borrow_bytes(text.as_bytes())
+    }
+
+    /// Text that is known to be UTF-8.
+    pub(crate) fn borrow_bytes(text: &[u8]) -> Self {
         Self { data: text.as_ptr().cast(), len: text.len() }
     }
 

@@ -1,1 +1,35 @@
-//! bytes -> [`Snapshot`]: scan, admission, snapshot, MessagePack. Pure.
+//! bytes -> [`Snapshot`], or a [`Verdict`] that there is none.
+//!
+//! ```text
+//! JSON ────────────────────────┐
+//! MessagePack ─ msgpack::decode ┴─> scan ─events─> judge ──> Verdict
+//! body ─────── body (a hint's bytes)                 └─ canonical, names ─> Snapshot
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`limits`] | every bound |
+//! | [`admission`] | the order of tests, from raw bytes to a verdict |
+//! | [`scan`] | the grammar of JSON, one pass, told as events |
+//! | [`judge`] | what the events say of an envelope of version 0.1 |
+//! | [`canonical`], [`names`] | the canonical form; names that occur twice |
+//! | [`snapshot`] | the admitted hint |
+//! | [`msgpack`], [`body`] | the other forms in which hints come in and go out |
+//!
+//! Pure: trust, seeds and scratch memory come in as values.
+
+pub mod admission;
+pub mod body;
+mod canonical;
+mod judge;
+pub mod limits;
+mod msgpack;
+mod names;
+mod scan;
+mod scratch;
+pub mod snapshot;
+
+pub use admission::{admit, admit_msgpack, Ingress, Verdict};
+pub use body::{admit_body, BodyError, SplitBody};
+pub use scratch::Scratch;
+pub use snapshot::{Action, Snapshot, SnapshotError};

@@ -1,0 +1,186 @@
+//! Admission: the raw bytes of a hint, or of a request body with one, become a snapshot or nothing.
+//!
+//! Counts each verdict once, here, at the edge that discards.
+
+use super::args;
+use super::buffer::kvh_buffer_t;
+use super::context::{kvh_context_t, Context};
+use super::guard;
+use super::handle;
+use super::snapshot::kvh_snapshot_t;
+use super::status::kvh_status::{self, *};
+use super::status::kvh_status_t;
+use crate::hint::{admit, admit_body, admit_msgpack, BodyError, Ingress, Verdict};
+
+/// verdict: a hint; there is a snapshot.
+pub const KVH_VERDICT_ADMITTED: i32 = 0;
+/// verdict: there is no hint (no bytes, only blanks, null); not counted.
+pub const KVH_VERDICT_ABSENT: i32 = 1;
+/// verdict: hints over this ingress are not trusted.
+pub const KVH_VERDICT_UNTRUSTED: i32 = 2;
+/// verdict: protocol_version is not "0.1".
+pub const KVH_VERDICT_UNKNOWN_VERSION: i32 = 3;
+/// verdict: more than 1 MiB raw, or more than 65,536 bytes in canonical form.
+pub const KVH_VERDICT_OVERSIZED: i32 = 4;
+/// verdict: not a well-formed envelope.
+pub const KVH_VERDICT_MALFORMED: i32 = 5;
+
+/// ingress: over HTTP; counts only where the context trusts it.
+pub const KVH_INGRESS_HTTP: i32 = 1;
+/// ingress: from code in this process.
+pub const KVH_INGRESS_TRUSTED: i32 = 2;
+
+fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress, kvh_status> {
+    match ingress {
+        KVH_INGRESS_HTTP => Ok(Ingress::Http { trusted: context.http_trusted }),
+        KVH_INGRESS_TRUSTED => Ok(Ingress::InProcess),
+        _ => Err(KVH_ERR_INVALID_ARGUMENT),
+    }
+}
+
+/// Counts a verdict and puts it as C sees it; the snapshot is NULL unless admitted.
+fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
+    let code = match verdict {
+        Verdict::Admitted(_) => KVH_VERDICT_ADMITTED,
+        Verdict::Absent => KVH_VERDICT_ABSENT,
+        Verdict::Untrusted => KVH_VERDICT_UNTRUSTED,
+        Verdict::UnknownVersion => KVH_VERDICT_UNKNOWN_VERSION,
+        Verdict::Oversized => KVH_VERDICT_OVERSIZED,
+        Verdict::Malformed => KVH_VERDICT_MALFORMED,
+    };
+    match code {
+        KVH_VERDICT_ADMITTED => context.metrics.hints_admitted.add(0, 1),
+        KVH_VERDICT_ABSENT => {}
+        // The label values stand in the order of the verdicts.
+        _ => context.metrics.hints_ignored.add((code - KVH_VERDICT_UNTRUSTED) as usize, 1),
+    }
+    let snapshot = verdict
+        .into_snapshot()
+        .map_or(std::ptr::null_mut(), |snapshot| handle::share(snapshot.into_shared()));
+    (code, snapshot)
+}
+
+/// Judges the raw JSON bytes of one hint that came in through ingress (KVH_INGRESS_*).
+/// *verdict_out gets a KVH_VERDICT_*; *snapshot_out a snapshot to release if that is
+/// KVH_VERDICT_ADMITTED, else NULL. A bad hint is a verdict, not an error. (NULL, 0) is an absent
+/// hint. The bytes are not needed after the call. Verdicts other than absent are counted in the
+/// context's metrics.
+///
+/// # Safety
+/// `context` is a live context; `json` points at `json_len` readable bytes or is NULL with 0;
+/// `verdict_out` and `snapshot_out` are writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_admit(
+    context: *const kvh_context_t,
+    ingress: i32,
+    json: *const u8,
+    json_len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    let context = match unsafe { handle::get(context) } {
+        Ok(context) => context,
+        Err(status) => return status as kvh_status_t,
+    };
+    guard::with_context(context, || {
+        // SAFETY: the caller's promise.
+        let (json, verdict_out, snapshot_out) = unsafe {
+            (args::slice(json, json_len)?, args::out(verdict_out)?, args::out(snapshot_out)?)
+        };
+        let ingress = ingress_from(context, ingress)?;
+        let verdict = context.scratch.with(|scratch| admit(json, ingress, scratch))?;
+        let (code, snapshot) = report(context, verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        Ok(())
+    })
+}
+
+/// Judges one MessagePack value as kvh_admit judges JSON. Maps need string keys; binary and
+/// extension types, text that is no UTF-8 and floats that are no numbers are malformed. No bytes
+/// and nil are an absent hint.
+///
+/// # Safety
+/// `context` is a live context; `data` points at `len` readable bytes or is NULL with 0;
+/// `verdict_out` and `snapshot_out` are writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_admit_msgpack(
+    context: *const kvh_context_t,
+    ingress: i32,
+    data: *const u8,
+    len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    let context = match unsafe { handle::get(context) } {
+        Ok(context) => context,
+        Err(status) => return status as kvh_status_t,
+    };
+    guard::with_context(context, || {
+        // SAFETY: the caller's promise.
+        let (data, verdict_out, snapshot_out) =
+            unsafe { (args::slice(data, len)?, args::out(verdict_out)?, args::out(snapshot_out)?) };
+        let ingress = ingress_from(context, ingress)?;
+        let verdict = context.scratch.with(|scratch| admit_msgpack(data, ingress, scratch))?;
+        let (code, snapshot) = report(context, verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        Ok(())
+    })
+}
+
+/// Takes the member "kv_hints" out of an HTTP request body and judges its value as kvh_admit does.
+/// *body_out gets the body without that member and its comma, every other byte as it was; release
+/// it with kvh_buffer_release. A body without such a member has an absent hint. Of several such
+/// members all are removed and none is used: the verdict is malformed, or untrusted.
+/// KVH_ERR_BODY: the body is not one strict JSON object, or longer than the context's
+/// body_max_bytes. There is no body then; do not hand the original to another parser.
+///
+/// # Safety
+/// `context` is a live context; `body` points at `body_len` readable bytes or is NULL with 0;
+/// `verdict_out`, `snapshot_out` and `body_out` are writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_admit_body(
+    context: *const kvh_context_t,
+    ingress: i32,
+    body: *const u8,
+    body_len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+    body_out: *mut *mut kvh_buffer_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    let context = match unsafe { handle::get(context) } {
+        Ok(context) => context,
+        Err(status) => return status as kvh_status_t,
+    };
+    guard::with_context(context, || {
+        // SAFETY: the caller's promise.
+        let (body, verdict_out, snapshot_out, body_out) = unsafe {
+            (
+                args::slice(body, body_len)?,
+                args::out(verdict_out)?,
+                args::out(snapshot_out)?,
+                args::out(body_out)?,
+            )
+        };
+        let ingress = ingress_from(context, ingress)?;
+        let split = context
+            .scratch
+            .with(|scratch| admit_body(body, context.body_max_bytes, ingress, scratch))
+            .map_err(|error| match error {
+                BodyError::TooLong { .. } | BodyError::NotAnObject => KVH_ERR_BODY,
+                BodyError::NoMemory(_) => KVH_ERR_NO_MEMORY,
+            })?;
+        let (code, snapshot) = report(context, split.verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        body_out.write(handle::give(split.body));
+        Ok(())
+    })
+}

@@ -1,0 +1,476 @@
+//! Judges a hint while it is scanned: rows 5 to 12 of the table of admission, and where the parts
+//! of an envelope of version 0.1 lie.
+//!
+//! Faults are only noted during the scan; [`Judge::finish`] applies the table's order when the
+//! whole text is known: what is no JSON was refused by the scan before that, another version beats
+//! whatever is odd about its inside, length beats structure. All later rows are one verdict.
+//!
+//! Guards: nothing is interpreted of a version that is not ours. Repeated names are looked for
+//! only while the canonical form is within its limit and nothing else was found.
+//! Never does: keep a part of an envelope that it does not admit.
+
+use std::collections::TryReserveError;
+use std::ops::Range;
+
+use super::canonical::Canonical;
+use super::limits::{CANONICAL_MAX_BYTES, DEPTH_MAX};
+use super::names::Names;
+use super::scan::{Container, Number, Scalar, Sink, Text};
+
+/// The only version whose inside is interpreted.
+pub const PROTOCOL_VERSION: &str = "0.1";
+
+/// A range of the canonical form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// After the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The range as one to index with.
+    #[inline]
+    pub fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+impl From<Range<usize>> for Span {
+    /// Raw hints are at most 1 MiB and never grow: offsets fit.
+    #[inline]
+    fn from(range: Range<usize>) -> Self {
+        Self { start: range.start as u32, end: range.end as u32 }
+    }
+}
+
+/// Where an action's parts lie in the canonical form; strings without their quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ActionSpans {
+    /// `action_id`
+    pub id: Span,
+    /// `action_type`
+    pub action_type: Span,
+    /// `action_version`
+    pub version: Span,
+    /// `payload`
+    pub payload: Span,
+    /// The whole action.
+    pub json: Span,
+}
+
+/// Where an envelope's parts lie in the canonical form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EnvelopeSpans {
+    /// `message_id`, without its quotes.
+    pub message_id: Span,
+    /// What stands between the brackets of `actions`.
+    pub actions: Span,
+}
+
+/// Why a text becomes no hint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Another version.
+    UnknownVersion,
+    /// Longer than the limit in canonical form.
+    Oversized,
+    /// Not an envelope, or a flaw in it.
+    Malformed,
+}
+
+/// What was seen of `protocol_version`: rows 6 and 7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VersionSeen {
+    /// Nothing yet.
+    #[default]
+    Missing,
+    /// Exactly [`PROTOCOL_VERSION`], once.
+    Own,
+    /// Another string, once.
+    Other,
+    /// Twice, or not a string.
+    Unreadable,
+}
+
+impl VersionSeen {
+    /// One more `protocol_version`; `is_own` is `None` for a value that is no string.
+    pub fn see(&mut self, is_own: Option<bool>) {
+        *self = match (*self, is_own) {
+            (VersionSeen::Missing, Some(true)) => VersionSeen::Own,
+            (VersionSeen::Missing, Some(false)) => VersionSeen::Other,
+            _ => VersionSeen::Unreadable,
+        };
+    }
+
+    /// Rows 6 and 7.
+    pub fn judged(self) -> Result<(), Fault> {
+        match self {
+            VersionSeen::Own => Ok(()),
+            VersionSeen::Other => Err(Fault::UnknownVersion),
+            VersionSeen::Missing | VersionSeen::Unreadable => Err(Fault::Malformed),
+        }
+    }
+}
+
+/// What the innermost open container is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// None: the text itself.
+    Root,
+    /// The envelope.
+    Envelope,
+    /// The array of actions.
+    Actions,
+    /// One action.
+    Action,
+    /// Anything that is not interpreted.
+    Opaque,
+}
+
+/// Members that mean something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Member {
+    ProtocolVersion,
+    MessageId,
+    Actions,
+    ActionId,
+    ActionType,
+    ActionVersion,
+    Payload,
+    /// Extra metadata.
+    Extra,
+}
+
+impl Member {
+    const OF_ENVELOPE: [(&'static [u8], Member); 3] = [
+        (b"protocol_version", Member::ProtocolVersion),
+        (b"message_id", Member::MessageId),
+        (b"actions", Member::Actions),
+    ];
+
+    const OF_ACTION: [(&'static [u8], Member); 4] = [
+        (b"action_id", Member::ActionId),
+        (b"action_type", Member::ActionType),
+        (b"action_version", Member::ActionVersion),
+        (b"payload", Member::Payload),
+    ];
+
+    #[inline]
+    fn named(name: Text, input: &[u8], candidates: &[(&'static [u8], Member)]) -> Member {
+        candidates
+            .iter()
+            .find(|(known, _)| name.equals(input, known))
+            .map_or(Member::Extra, |(_, member)| *member)
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    const ENVELOPE_NEEDS: u8 = Member::MessageId.bit() | Member::Actions.bit();
+    const ACTION_NEEDS: u8 = Member::ActionId.bit()
+        | Member::ActionType.bit()
+        | Member::ActionVersion.bit()
+        | Member::Payload.bit();
+}
+
+/// The sink that judges. See the module.
+pub struct Judge<'i, 's> {
+    input: &'i [u8],
+    canonical: Canonical<'i, 's>,
+    /// `None` if repeated names are not looked for.
+    names: Option<&'s mut Names>,
+    actions: &'s mut Vec<ActionSpans>,
+    envelope: EnvelopeSpans,
+    version: VersionSeen,
+    /// Rows 9 to 12 (and 5): something is wrong, whatever it is.
+    flawed: bool,
+    not_an_object: bool,
+    depth: usize,
+    place: Place,
+    /// The member of the envelope, or of the action, whose value is next or open.
+    envelope_member: Member,
+    action_member: Member,
+    /// Bits of the members seen so far.
+    envelope_seen: u8,
+    action_seen: u8,
+    action: ActionSpans,
+    no_memory: Option<TryReserveError>,
+}
+
+impl<'i, 's> Judge<'i, 's> {
+    /// Begins at the input's first byte. `out` and `actions` are scratch.
+    pub fn new(
+        input: &'i [u8],
+        out: &'s mut Vec<u8>,
+        names: Option<&'s mut Names>,
+        actions: &'s mut Vec<ActionSpans>,
+    ) -> Self {
+        actions.clear();
+        let mut names = names;
+        if let Some(names) = names.as_deref_mut() {
+            names.clear();
+        }
+        Self {
+            input,
+            canonical: Canonical::new(input, out),
+            names,
+            actions,
+            envelope: EnvelopeSpans::default(),
+            version: VersionSeen::Missing,
+            flawed: false,
+            not_an_object: false,
+            depth: 0,
+            place: Place::Root,
+            envelope_member: Member::Extra,
+            action_member: Member::Extra,
+            envelope_seen: 0,
+            action_seen: 0,
+            action: ActionSpans::default(),
+            no_memory: None,
+        }
+    }
+
+    /// The canonical form.
+    pub fn canonical(&self) -> &Canonical<'i, 's> {
+        &self.canonical
+    }
+
+    /// Where the actions of an admitted envelope lie.
+    pub fn actions(&self) -> &[ActionSpans] {
+        self.actions
+    }
+
+    /// The memory that could not be had during the scan; the text is not judged then.
+    pub fn no_memory(&mut self) -> Option<TryReserveError> {
+        let of_names = self.names.as_deref_mut().and_then(Names::no_memory);
+        self.no_memory.take().or(self.canonical.no_memory()).or(of_names)
+    }
+
+    /// The verdict, after the scan reached the end.
+    pub fn finish(&self) -> Result<EnvelopeSpans, Fault> {
+        if self.not_an_object {
+            return Err(Fault::Malformed);
+        }
+        self.version.judged()?;
+        if self.canonical.len_at_end() > CANONICAL_MAX_BYTES {
+            return Err(Fault::Oversized);
+        }
+        if self.flawed || self.envelope_seen & Member::ENVELOPE_NEEDS != Member::ENVELOPE_NEEDS {
+            return Err(Fault::Malformed);
+        }
+        Ok(self.envelope)
+    }
+
+    /// A known member may come once; what is repeated elsewhere the names find.
+    fn see_envelope_member(&mut self, member: Member) {
+        self.envelope_member = member;
+        self.flawed |= member != Member::Extra && self.envelope_seen & member.bit() != 0;
+        self.envelope_seen |= member.bit();
+    }
+
+    fn see_action_member(&mut self, member: Member) {
+        self.action_member = member;
+        self.flawed |= member != Member::Extra && self.action_seen & member.bit() != 0;
+        self.action_seen |= member.bit();
+    }
+
+    /// An action was read to its end.
+    fn finish_action(&mut self) {
+        self.flawed |= self.action_seen & Member::ACTION_NEEDS != Member::ACTION_NEEDS;
+        // Only whole actions are kept, which bounds how many there can be.
+        if self.flawed || self.action.json.range().end > CANONICAL_MAX_BYTES {
+            return;
+        }
+        match self.actions.try_reserve(1) {
+            Ok(()) => self.actions.push(self.action),
+            Err(error) => self.no_memory = Some(error),
+        }
+    }
+
+    /// A value that is no container, directly in the envelope.
+    fn envelope_scalar(&mut self, scalar: Scalar) {
+        match (self.envelope_member, scalar) {
+            (Member::ProtocolVersion, Scalar::Text(text)) => {
+                let is_own = text.equals(self.input, PROTOCOL_VERSION.as_bytes());
+                self.version.see(Some(is_own));
+            }
+            (Member::ProtocolVersion, _) => self.version.see(None),
+            (Member::MessageId, Scalar::Text(text)) => {
+                self.envelope.message_id = self.canonical.text_range(text).into();
+            }
+            (Member::Extra, _) => {}
+            _ => self.flawed = true,
+        }
+    }
+
+    /// A value that is no container, directly in an action.
+    fn action_scalar(&mut self, scalar: Scalar) {
+        let place = match self.action_member {
+            Member::Extra => return,
+            Member::ActionId => &mut self.action.id,
+            Member::ActionType => &mut self.action.action_type,
+            Member::ActionVersion => &mut self.action.version,
+            _ => {
+                self.flawed = true;
+                return;
+            }
+        };
+        match scalar {
+            Scalar::Text(text) => *place = self.canonical.text_range(text).into(),
+            _ => self.flawed = true,
+        }
+    }
+
+    #[inline]
+    fn check_number(&mut self, number: Number) {
+        if !number.is_in_range(self.input) {
+            self.flawed = true;
+        }
+    }
+
+    /// Whether repeated names still matter: nothing worse was found, and the limit bounds them.
+    #[inline]
+    fn names_matter(&self) -> bool {
+        !self.flawed && !self.canonical.is_over()
+    }
+}
+
+impl Sink for Judge<'_, '_> {
+    #[inline]
+    fn open(&mut self, at: usize, container: Container) {
+        self.depth += 1;
+        self.flawed |= self.depth > DEPTH_MAX;
+        let offset = self.canonical.offset(at);
+        let is_object = container == Container::Object;
+        match self.place {
+            Place::Opaque => {}
+            Place::Root if is_object => self.place = Place::Envelope,
+            Place::Root => {
+                self.not_an_object = true;
+                self.place = Place::Opaque;
+            }
+            Place::Envelope if self.envelope_member == Member::Actions && !is_object => {
+                self.envelope.actions.start = offset as u32 + 1;
+                self.place = Place::Actions;
+            }
+            Place::Envelope => {
+                if self.envelope_member == Member::ProtocolVersion {
+                    self.version.see(None);
+                }
+                self.flawed |= self.envelope_member != Member::Extra;
+                self.place = Place::Opaque;
+            }
+            Place::Actions if is_object => {
+                self.action = ActionSpans::default();
+                self.action.json.start = offset as u32;
+                self.action_seen = 0;
+                self.place = Place::Action;
+            }
+            Place::Actions => {
+                self.flawed = true;
+                self.place = Place::Opaque;
+            }
+            Place::Action => {
+                if self.action_member == Member::Payload && is_object {
+                    self.action.payload.start = offset as u32;
+                } else {
+                    self.flawed |= self.action_member != Member::Extra;
+                }
+                self.place = Place::Opaque;
+            }
+        }
+        if is_object && self.names_matter() {
+            if let Some(names) = self.names.as_deref_mut() {
+                names.open();
+            }
+        }
+    }
+
+    #[inline]
+    fn close(&mut self, at: usize, container: Container) {
+        if container == Container::Object && self.names_matter() {
+            if let Some(names) = self.names.as_deref_mut() {
+                names.close();
+            }
+        }
+        let was = self.place;
+        self.depth -= 1;
+        if self.depth > 3 {
+            return;
+        }
+        let end = self.canonical.offset(at) as u32 + 1;
+        // Actions lie at depth 2 inside the member of that name; one action at depth 3.
+        let in_actions = self.envelope_member == Member::Actions;
+        match self.depth {
+            0 => self.place = Place::Root,
+            1 => {
+                if was == Place::Actions {
+                    self.envelope.actions.end = end - 1;
+                }
+                self.place = Place::Envelope;
+            }
+            2 => {
+                if was == Place::Action {
+                    self.action.json.end = end;
+                    self.finish_action();
+                }
+                self.place = if in_actions { Place::Actions } else { Place::Opaque };
+            }
+            _ => {
+                if in_actions && self.action_member == Member::Payload {
+                    self.action.payload.end = end;
+                }
+                self.place = if in_actions { Place::Action } else { Place::Opaque };
+            }
+        }
+    }
+
+    #[inline]
+    fn name(&mut self, name: Text) {
+        match self.place {
+            Place::Envelope => {
+                self.see_envelope_member(Member::named(name, self.input, &Member::OF_ENVELOPE));
+            }
+            Place::Action => {
+                self.see_action_member(Member::named(name, self.input, &Member::OF_ACTION));
+            }
+            _ => {}
+        }
+        if !self.names_matter() {
+            return;
+        }
+        let range = self.canonical.text_range(name);
+        if range.end > CANONICAL_MAX_BYTES {
+            return;
+        }
+        if let Some(names) = self.names.as_deref_mut() {
+            self.flawed |= names.is_repeated(&self.canonical, range);
+        }
+    }
+
+    #[inline]
+    fn scalar(&mut self, scalar: Scalar) {
+        if let Scalar::Number(number) = scalar {
+            self.check_number(number);
+        }
+        match self.place {
+            Place::Opaque => {}
+            Place::Envelope => self.envelope_scalar(scalar),
+            Place::Action => self.action_scalar(scalar),
+            Place::Actions => self.flawed = true,
+            Place::Root => self.not_an_object = true,
+        }
+    }
+
+    #[inline]
+    fn blanks(&mut self, range: Range<usize>) {
+        self.canonical.drop_blanks(range);
+    }
+
+    fn escape(&mut self, text_start: usize, range: Range<usize>, character: char) {
+        self.canonical.shorten_escape(text_start, range, character);
+    }
+}
