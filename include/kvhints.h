@@ -51,6 +51,48 @@
 // trust_http_hints: off.
 #define KVH_TRUST_OFF 2
 
+// verdict: a hint; there is a snapshot.
+#define KVH_VERDICT_ADMITTED 0
+
+// verdict: there is no hint (no bytes, only blanks, null); not counted.
+#define KVH_VERDICT_ABSENT 1
+
+// verdict: hints over this ingress are not trusted.
+#define KVH_VERDICT_UNTRUSTED 2
+
+// verdict: protocol_version is not "0.1".
+#define KVH_VERDICT_UNKNOWN_VERSION 3
+
+// verdict: more than 1 MiB raw, or more than 65,536 bytes in canonical form.
+#define KVH_VERDICT_OVERSIZED 4
+
+// verdict: not a well-formed envelope.
+#define KVH_VERDICT_MALFORMED 5
+
+// ingress: over HTTP; counts only where the context trusts it.
+#define KVH_INGRESS_HTTP 1
+
+// ingress: from code in this process.
+#define KVH_INGRESS_TRUSTED 2
+
+// Longest raw hint that is parsed at all.
+#define RAW_MAX_BYTES (1 << 20)
+
+// Longest canonical form of a hint.
+#define CANONICAL_MAX_BYTES 65536
+
+// Most containers open at once in a hint.
+#define DEPTH_MAX 200
+
+// Longest HTTP request body that is looked at, unless the context says otherwise.
+#define BODY_MAX_BYTES (64 << 20)
+
+// Most memory that a pooled [`super::Scratch`] keeps between two hints.
+#define SCRATCH_MAX_BYTES (512 << 10)
+
+// The one byte that says "no value".
+#define NIL 192
+
 // Longest control message and longest data header, in bytes.
 #define MAX_MESSAGE_BYTES (4 << 20)
 
@@ -115,6 +157,10 @@ typedef struct kvh_context kvh_context_t;
 // Never holds contents of a hint.
 typedef struct kvh_error kvh_error_t;
 
+// A hint that was admitted. Immutable; shared by reference count; every call on it may be made
+// from any thread. It stays valid after its context is destroyed.
+typedef struct kvh_snapshot kvh_snapshot_t;
+
 // The type of every status result: a value of `enum kvh_status`.
 typedef int32_t kvh_status_t;
 
@@ -159,7 +205,24 @@ typedef struct kvh_context_params {
   // Called with clock_user_data exactly once: when the last object of the context is gone, or
   // when creating the context fails. May be NULL.
   kvh_destroy_fn clock_destroy;
+  // Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
+  size_t body_max_bytes;
 } kvh_context_params_t;
+
+// One action of a snapshot: its strings unescaped, its payload and itself as canonical JSON. Valid
+// as long as the snapshot is held. Frozen.
+typedef struct kvh_action {
+  // action_id
+  kvh_str_t id;
+  // action_type
+  kvh_str_t type;
+  // action_version
+  kvh_str_t version;
+  // The payload object.
+  kvh_bytes_t payload;
+  // The whole action object.
+  kvh_bytes_t json;
+} kvh_action_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -211,6 +274,92 @@ kvh_status_t kvh_context_poison_location(const kvh_context_t *context,
                                          char *buf,
                                          size_t buf_len,
                                          size_t *len_out);
+
+// Adds a reference and returns the same snapshot; NULL for NULL. One atomic operation.
+kvh_snapshot_t *kvh_snapshot_retain(const kvh_snapshot_t *snapshot);
+
+// Drops a reference; the last one frees the snapshot. NULL is fine. One atomic operation.
+void kvh_snapshot_release(kvh_snapshot_t *snapshot);
+
+// The envelope in canonical form: JSON without blanks, with the least escaping. (NULL, 0) for NULL.
+kvh_bytes_t kvh_snapshot_json(const kvh_snapshot_t *snapshot);
+
+// The envelope's protocol_version. (NULL, 0) for NULL.
+kvh_str_t kvh_snapshot_protocol_version(const kvh_snapshot_t *snapshot);
+
+// The envelope's message_id, unescaped; it may hold NUL characters. (NULL, 0) for NULL.
+kvh_str_t kvh_snapshot_message_id(const kvh_snapshot_t *snapshot);
+
+// How many actions there are; 0 for NULL.
+size_t kvh_snapshot_action_count(const kvh_snapshot_t *snapshot);
+
+// The action at index, from 0 on. KVH_NOT_FOUND past the last one.
+KVH_MUST_USE
+kvh_status_t kvh_snapshot_action(const kvh_snapshot_t *snapshot,
+                                 size_t index,
+                                 kvh_action_t *action_out);
+
+// A new snapshot of the same envelope with the action at index alone, everything else and the
+// order of members as they were. Release it with kvh_snapshot_release. KVH_NOT_FOUND past the last
+// action.
+KVH_MUST_USE
+kvh_status_t kvh_snapshot_one_action(const kvh_snapshot_t *snapshot,
+                                     size_t index,
+                                     kvh_snapshot_t **envelope_out);
+
+// The envelope as MessagePack: the same maps and arrays in the same order, integers in their
+// smallest form, floats as f64. Release the buffer with kvh_buffer_release.
+KVH_MUST_USE
+kvh_status_t kvh_snapshot_msgpack(const kvh_snapshot_t *snapshot,
+                                  kvh_buffer_t **msgpack_out);
+
+// Rebuilds a snapshot from the bytes of kvh_snapshot_json, for example in another process that
+// trusts the sender. Not judged for trust, not counted. KVH_ERR_INVALID_ARGUMENT: the bytes are
+// not the canonical form of an envelope; error_out, unless NULL, then says so in words.
+KVH_MUST_USE
+kvh_status_t kvh_snapshot_from_json(const uint8_t *json,
+                                    size_t json_len,
+                                    kvh_snapshot_t **snapshot_out,
+                                    kvh_error_t **error_out);
+
+// Judges the raw JSON bytes of one hint that came in through ingress (KVH_INGRESS_*).
+// *verdict_out gets a KVH_VERDICT_*; *snapshot_out a snapshot to release if that is
+// KVH_VERDICT_ADMITTED, else NULL. A bad hint is a verdict, not an error. (NULL, 0) is an absent
+// hint. The bytes are not needed after the call. Verdicts other than absent are counted in the
+// context's metrics.
+KVH_MUST_USE
+kvh_status_t kvh_admit(const kvh_context_t *context,
+                       int32_t ingress,
+                       const uint8_t *json,
+                       size_t json_len,
+                       int32_t *verdict_out,
+                       kvh_snapshot_t **snapshot_out);
+
+// Judges one MessagePack value as kvh_admit judges JSON. Maps need string keys; binary and
+// extension types, text that is no UTF-8 and floats that are no numbers are malformed. No bytes
+// and nil are an absent hint.
+KVH_MUST_USE
+kvh_status_t kvh_admit_msgpack(const kvh_context_t *context,
+                               int32_t ingress,
+                               const uint8_t *data,
+                               size_t len,
+                               int32_t *verdict_out,
+                               kvh_snapshot_t **snapshot_out);
+
+// Takes the member "kv_hints" out of an HTTP request body and judges its value as kvh_admit does.
+// *body_out gets the body without that member and its comma, every other byte as it was; release
+// it with kvh_buffer_release. A body without such a member has an absent hint. Of several such
+// members all are removed and none is used: the verdict is malformed, or untrusted.
+// KVH_ERR_BODY: the body is not one strict JSON object, or longer than the context's
+// body_max_bytes. There is no body then; do not hand the original to another parser.
+KVH_MUST_USE
+kvh_status_t kvh_admit_body(const kvh_context_t *context,
+                            int32_t ingress,
+                            const uint8_t *body,
+                            size_t body_len,
+                            int32_t *verdict_out,
+                            kvh_snapshot_t **snapshot_out,
+                            kvh_buffer_t **body_out);
 
 #ifdef __cplusplus
 }  // extern "C"
