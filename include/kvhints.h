@@ -75,27 +75,6 @@
 // ingress: from code in this process.
 #define KVH_INGRESS_TRUSTED 2
 
-// Longest raw hint that is parsed at all.
-#define RAW_MAX_BYTES (1 << 20)
-
-// Longest canonical form of a hint.
-#define CANONICAL_MAX_BYTES 65536
-
-// Most containers open at once in a hint.
-#define DEPTH_MAX 200
-
-// Longest HTTP request body that is looked at, unless the context says otherwise.
-#define BODY_MAX_BYTES (64 << 20)
-
-// Most memory that a pooled [`super::Scratch`] keeps between two hints.
-#define SCRATCH_MAX_BYTES (512 << 10)
-
-// The one byte that says "no value".
-#define NIL 192
-
-// Longest control message and longest data header, in bytes.
-#define MAX_MESSAGE_BYTES (4 << 20)
-
 // What a call came to. 0 is success, a positive status is an answer and no error, a negative one
 // says by its range what has to be mended:
 // -1..-19 the caller's arguments, -20..-39 limits and resources, -40..-59 one peer,

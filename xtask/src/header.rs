@@ -13,20 +13,31 @@ fn path() -> PathBuf {
     root().join("include/kvhints.h")
 }
 
-/// The header's text. Never touches the file (cbindgen's own `--verify` overwrites it).
+/// The header's text. Never touches the file (cbindgen's own `--verify` overwrites it). Only the
+/// files of `src/capi` are read, so that nothing of the other rooms can leak into the header.
 fn generate() -> Result<String> {
     let config = cbindgen::Config::from_file(root().join("cbindgen.toml"))
         .map_err(anyhow::Error::msg)
         .context("reading cbindgen.toml")?;
-    let bindings = cbindgen::Builder::new()
-        .with_config(config)
-        .with_crate(root())
-        .generate()
-        .context("reading src/capi")?;
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in boundary_files()? {
+        builder = builder.with_src(file);
+    }
+    let bindings = builder.generate().context("reading src/capi")?;
     let mut text = Vec::new();
     bindings.write(&mut text);
     let text = String::from_utf8(text).context("cbindgen wrote no UTF-8")?;
     Ok(in_c_style(&text))
+}
+
+/// The files of the public modules of `src/capi`, in the order in which `mod.rs` names them: that
+/// is the order of the header.
+fn boundary_files() -> Result<Vec<PathBuf>> {
+    let folder = root().join("src/capi");
+    let modules =
+        std::fs::read_to_string(folder.join("mod.rs")).context("reading src/capi/mod.rs")?;
+    let names = modules.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    Ok(names.map(|name| folder.join(format!("{name}.rs"))).collect())
 }
 
 /// What cbindgen cannot be told: struct tags without the `_t` of their typedef, typedef names in
