@@ -1,1 +1,45 @@
-//! snapshot + profile + table -> Plan.
+//! Snapshot + request profile + server configuration -> one decision, [`Plan`].
+//!
+//! ```text
+//! Snapshot ──┐
+//! Capabilities ─ candidates ─┐
+//! RequestProfile ────────────┼─ decision ── Plan ── to every rank
+//! BindingTable ──────────────┘
+//! AllowList: the provider's own check of the same destination, configured apart
+//! ```
+//!
+//! Pure: the same inputs give the same plan on every rank. Nothing here resolves a name, opens a
+//! connection, reads a clock or keeps a counter; counts go back to the caller. A hint can only ever
+//! ask for something the server's configuration already allows, and a refusal takes nothing away
+//! but the optional reuse.
+
+mod address;
+mod allow_list;
+mod binding;
+mod binding_file;
+mod candidates;
+mod decision;
+mod endpoint;
+mod payload;
+mod wire;
+
+pub use address::{AddressBounds, AddressBoundsError};
+pub use allow_list::{AllowList, AllowListError, DestinationError};
+pub use binding::{Addressing, Binding, BindingTable, BindingTableError};
+pub use candidates::{Candidate, Candidates, Capabilities, CapabilitiesFull, Counts};
+pub use decision::{
+    decide, Decision, NamedFetch, Plan, Refusal, RequestKind, RequestProfile, REFUSAL_NAMES,
+};
+pub use endpoint::{Endpoint, EndpointError, Scheme};
+pub use payload::{FetchPayload, HashDialect, PayloadError, MAX_BLOCKS};
+pub use wire::PlanBytesError;
+
+/// Longest name of a family, binding, action type or action version, in bytes.
+pub const MAX_NAME_BYTES: usize = 128;
+/// Longest namespace that a binding can be authorised for, in bytes.
+pub const MAX_NAMESPACE_BYTES: usize = 1024;
+/// Longest configuration file, in bytes.
+pub const MAX_FILE_BYTES: usize = 16 << 20;
+
+/// The action type whose actions can become a fetch of blocks.
+pub const FETCH: &str = "kv.fetch";
