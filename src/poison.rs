@@ -74,6 +74,12 @@ pub trait Poisonable {
     fn poison(&self) -> &Poison;
 }
 
+impl Poisonable for Poison {
+    fn poison(&self) -> &Poison {
+        self
+    }
+}
+
 /// Replaces the default message on stderr, for panics inside [`Poison::catch`] only; all others go
 /// to the hook that was there before. In the shared library the hook is private to the library.
 fn keep_own_panics_quiet() {

@@ -4,7 +4,7 @@
 mod plan_support;
 
 use kvhints::plan::{
-    decide, Addressing, AddressBounds, AllowList, AllowListError, BindingTable, BindingTableError,
+    decide, AddressBounds, Addressing, AllowList, AllowListError, BindingTable, BindingTableError,
     Capabilities, DestinationError, Endpoint, HashDialect, Plan, Refusal, RequestKind,
     RequestProfile,
 };
@@ -116,7 +116,8 @@ fn tables_are_bounded() {
     for i in 0..BindingTable::MAX_BINDINGS {
         table.add_binding(&format!("b{i}"), "f", Addressing::ContentNamed, false).unwrap();
     }
-    let full = |result| assert!(matches!(result, Err(BindingTableError::Full { .. })), "{result:?}");
+    let full =
+        |result| assert!(matches!(result, Err(BindingTableError::Full { .. })), "{result:?}");
     full(table.add_binding("more", "f", Addressing::ContentNamed, false));
     for i in 0..BindingTable::MAX_PER_BINDING {
         table.add_action("b0", "kv.fetch", &i.to_string()).unwrap();

@@ -4,9 +4,10 @@ mod plan_support;
 
 use kvhints::hint::Snapshot;
 use kvhints::plan::{
-    decide, Addressing, BindingTable, Capabilities, Counts, Decision, HashDialect, NamedFetch, Plan,
-    Refusal, Refusal::*, RequestKind, RequestKind::*, RequestProfile,
+    decide, Addressing, BindingTable, Capabilities, Counts, Decision, HashDialect, NamedFetch,
+    Plan, Refusal, Refusal::*, RequestKind, RequestKind::*, RequestProfile,
 };
+use kvhints::telemetry::Metrics;
 use plan_support::hint;
 
 const NAMESPACE: &[u8] = b"llama/rev3";
@@ -23,10 +24,23 @@ fn table() -> BindingTable {
     let mut table = BindingTable::new();
     let named = Addressing::ContentNamed;
     let paired = Addressing::RequestPaired;
-    // id, family, addressing, does kv.fetch 1.0, is authorised, endpoints
-    let bindings: &[(&str, &str, Addressing, bool, bool, &[&str])] = &[
-        ("good", "F", named, true, true, &["tcp://good:1", "http://web", "tcp://two-families:1",
-            "tcp://one-supported:1", "tcp://ambiguous:1"]),
+    type Row<'a> = (&'a str, &'a str, Addressing, bool, bool, &'a [&'a str]);
+    // id, family, addressing, can do kv.fetch, is authorised, endpoints
+    let bindings: &[Row] = &[
+        (
+            "good",
+            "F",
+            named,
+            true,
+            true,
+            &[
+                "tcp://good:1",
+                "http://web",
+                "tcp://two-families:1",
+                "tcp://one-supported:1",
+                "tcp://ambiguous:1",
+            ],
+        ),
         ("good-2", "F", named, true, true, &["tcp://ambiguous:1"]),
         ("other-family", "G", named, true, true, &["tcp://two-families:1"]),
         ("unsupported", "X", named, true, true, &["tcp://unsupported:1", "tcp://one-supported:1"]),
@@ -99,8 +113,13 @@ fn every_refusal_has_its_reason_and_its_place_in_the_order() {
     let elsewhere = RequestProfile { namespace: b"llama/rev4", ..profile(Context) };
     let no_namespace = RequestProfile { namespace: b"", ..profile(Context) };
     let context = profile(Context);
-    type Row<'a> =
-        (&'a str, RequestProfile<'a>, Vec<(&'static str, &'static str, String)>, Refusal, [usize; 3]);
+    type Row<'a> = (
+        &'a str,
+        RequestProfile<'a>,
+        Vec<(&'static str, &'static str, String)>,
+        Refusal,
+        [usize; 3],
+    );
     let rows: Vec<Row> = vec![
         // 1. Eligibility, before anything is collected.
         ("lora", lora, fetch_10(GOOD), Lora, [0, 0, 0]),
@@ -111,8 +130,20 @@ fn every_refusal_has_its_reason_and_its_place_in_the_order() {
         // 2. Candidates.
         ("no actions", context, vec![], NoCandidate, [0, 0, 0]),
         ("unknown type", context, vec![("kv.retain", "1.0", GOOD.into())], NoCandidate, [0, 1, 0]),
-        ("case of the type", context, vec![("KV.FETCH", "1.0", GOOD.into())], NoCandidate, [0, 1, 0]),
-        ("unmatched version", context, vec![("kv.fetch", "2.0", GOOD.into())], NoCandidate, [0, 0, 1]),
+        (
+            "case of the type",
+            context,
+            vec![("KV.FETCH", "1.0", GOOD.into())],
+            NoCandidate,
+            [0, 1, 0],
+        ),
+        (
+            "unmatched version",
+            context,
+            vec![("kv.fetch", "2.0", GOOD.into())],
+            NoCandidate,
+            [0, 0, 1],
+        ),
         (
             "both sorts",
             profile(GenerationOnly),
@@ -122,7 +153,13 @@ fn every_refusal_has_its_reason_and_its_place_in_the_order() {
         ),
         // 3. Payload, of the first candidate and no other.
         ("empty payload", context, fetch_10("{}"), BadPayload, [1, 0, 0]),
-        ("no hashes", context, fetch_10(r#"{"source_control_endpoint":"tcp://good:1"}"#), BadPayload, [1, 0, 0]),
+        (
+            "no hashes",
+            context,
+            fetch_10(r#"{"source_control_endpoint":"tcp://good:1"}"#),
+            BadPayload,
+            [1, 0, 0],
+        ),
         (
             "empty hashes",
             context,
@@ -146,7 +183,13 @@ fn every_refusal_has_its_reason_and_its_place_in_the_order() {
             [1, 0, 0],
         ),
         ("no reader", context, vec![("kv.fetch", "9.9", GOOD.into())], BadPayload, [1, 0, 0]),
-        ("1.1 without prefix", context, vec![("kv.fetch", "1.1", GOOD.into())], BadPayload, [1, 0, 0]),
+        (
+            "1.1 without prefix",
+            context,
+            vec![("kv.fetch", "1.1", GOOD.into())],
+            BadPayload,
+            [1, 0, 0],
+        ),
         ("second never tried", context, two("{}", GOOD), BadPayload, [2, 0, 0]),
         (
             "payload before endpoint",
@@ -176,22 +219,82 @@ fn every_refusal_has_its_reason_and_its_place_in_the_order() {
         // 5. Exactly one binding.
         ("family unsupported", context, fetch_at("tcp://unsupported:1"), BindingMissing, [1, 0, 0]),
         ("two of a family", context, fetch_at("tcp://ambiguous:1"), BindingAmbiguous, [1, 0, 0]),
-        ("two of two families", context, fetch_at("tcp://two-families:1"), BindingAmbiguous, [1, 0, 0]),
-        ("ambiguous, second good", context, two(&at("tcp://ambiguous:1"), GOOD), BindingAmbiguous, [2, 0, 0]),
-        ("missing before namespace", elsewhere, fetch_at("tcp://unsupported:1"), BindingMissing, [1, 0, 0]),
-        ("ambiguous before namespace", elsewhere, fetch_at("tcp://ambiguous:1"), BindingAmbiguous, [1, 0, 0]),
+        (
+            "two of two families",
+            context,
+            fetch_at("tcp://two-families:1"),
+            BindingAmbiguous,
+            [1, 0, 0],
+        ),
+        (
+            "ambiguous, second good",
+            context,
+            two(&at("tcp://ambiguous:1"), GOOD),
+            BindingAmbiguous,
+            [2, 0, 0],
+        ),
+        (
+            "missing before namespace",
+            elsewhere,
+            fetch_at("tcp://unsupported:1"),
+            BindingMissing,
+            [1, 0, 0],
+        ),
+        (
+            "ambiguous before namespace",
+            elsewhere,
+            fetch_at("tcp://ambiguous:1"),
+            BindingAmbiguous,
+            [1, 0, 0],
+        ),
         // 6. Authorised, then capable.
-        ("no namespace authorised", context, fetch_at("tcp://stranger:1"), BindingUnauthorised, [1, 0, 0]),
+        (
+            "no namespace authorised",
+            context,
+            fetch_at("tcp://stranger:1"),
+            BindingUnauthorised,
+            [1, 0, 0],
+        ),
         ("other namespace", elsewhere, fetch_at("tcp://good:1"), BindingUnauthorised, [1, 0, 0]),
         ("empty namespace", no_namespace, fetch_at("tcp://good:1"), BindingUnauthorised, [1, 0, 0]),
-        ("authorised before capable", context, fetch_at("tcp://stranger-unable:1"), BindingUnauthorised, [1, 0, 0]),
+        (
+            "authorised before capable",
+            context,
+            fetch_at("tcp://stranger-unable:1"),
+            BindingUnauthorised,
+            [1, 0, 0],
+        ),
         ("incapable", context, fetch_at("tcp://unable:1"), BindingIncapable, [1, 0, 0]),
-        ("incapable, second good", context, two(&at("tcp://unable:1"), GOOD), BindingIncapable, [2, 0, 0]),
+        (
+            "incapable, second good",
+            context,
+            two(&at("tcp://unable:1"), GOOD),
+            BindingIncapable,
+            [2, 0, 0],
+        ),
         // 7. Addressing, last.
         ("request paired", context, fetch_at("tcp://paired:1"), RequestPaired, [1, 0, 0]),
-        ("paired, generation only", profile(GenerationOnly), fetch_at("tcp://paired:1"), RequestPaired, [1, 0, 0]),
-        ("capable before addressing", context, fetch_at("tcp://paired-unable:1"), BindingIncapable, [1, 0, 0]),
-        ("authorised before addressing", context, fetch_at("tcp://paired-stranger:1"), BindingUnauthorised, [1, 0, 0]),
+        (
+            "paired, generation only",
+            profile(GenerationOnly),
+            fetch_at("tcp://paired:1"),
+            RequestPaired,
+            [1, 0, 0],
+        ),
+        (
+            "capable before addressing",
+            context,
+            fetch_at("tcp://paired-unable:1"),
+            BindingIncapable,
+            [1, 0, 0],
+        ),
+        (
+            "authorised before addressing",
+            context,
+            fetch_at("tcp://paired-stranger:1"),
+            BindingUnauthorised,
+            [1, 0, 0],
+        ),
     ];
     assert!(rows.len() >= 40);
     for refusal in Refusal::ALL {
@@ -229,15 +332,15 @@ fn named_fetches_of_all_sorts() {
     let cut = r#"{"source_control_endpoint":"tcp://good:1","block_hashes":[1,2,3,null,5]}"#;
     let cases: &[(&str, &str, String, &str, u32, u64)] = &[
         ("spelling", "1.0", at("TCP://GOOD.:00001"), "tcp://good:1", 2, 22),
+        ("default path", "1.0", at("HTTP://Web"), "http://web:80/v1/data_transceiver_state", 2, 22),
         (
-            "default path",
+            "one of two is supported",
             "1.0",
-            at("HTTP://Web"),
-            "http://web:80/v1/data_transceiver_state",
+            at("tcp://one-supported:1"),
+            "tcp://one-supported:1",
             2,
             22,
         ),
-        ("one of two is supported", "1.0", at("tcp://one-supported:1"), "tcp://one-supported:1", 2, 22),
         ("prefix form", "1.1", prefix.to_owned(), "tcp://good:1", 5000, u64::MAX - 1),
         ("cut list", "1.0", cut.to_owned(), "tcp://good:1", 3, 3),
     ];
@@ -282,7 +385,8 @@ fn the_hash_dialect_is_the_tables() {
         r#"{"source_control_endpoint":"tcp://good:1","block_hashes":["00000000000000Ff"]}"#;
     for (payload, expected) in [(payload, Some(255)), (GOOD, None)] {
         let snapshot = hint(&[("kv.fetch", "1.0", payload)]);
-        let plan = decide(Some(&snapshot), &capabilities(), &table, &profile(Context)).unwrap().plan;
+        let plan =
+            decide(Some(&snapshot), &capabilities(), &table, &profile(Context)).unwrap().plan;
         match (plan, expected) {
             (Plan::NamedFetch(fetch), Some(hash)) => assert_eq!(fetch.last_block_hash, hash),
             (plan, None) => assert_eq!(plan, Plan::Local(BadPayload)),
@@ -301,7 +405,7 @@ fn the_envelope_travels_only_where_the_binding_asks_for_it() {
     let snapshot = hint(&[("kv.evict", "1.0", "{}"), ("kv.fetch", "1.0", &at("tcp://wants:1"))]);
     let decision = decide(Some(&snapshot), &capabilities(), &table, &profile(Context)).unwrap();
     let envelope = fetch(decision).envelope.expect("an envelope");
-    assert_eq!(&*envelope, snapshot.one_action(1).expect("the action").json());
+    assert_eq!(&*envelope, snapshot.one_action(1).expect("memory").expect("the action").json());
     assert!(!String::from_utf8_lossy(&envelope).contains("kv.evict"));
 }
 
@@ -359,6 +463,7 @@ fn refusals_have_stable_names_and_numbers() {
             "request_paired",
         ]
     );
+    assert_eq!(names, Metrics::REFUSED_REASONS, "the labels that count them");
     for (index, refusal) in Refusal::ALL.into_iter().enumerate() {
         assert_eq!(refusal as usize, index + 1);
         assert_eq!(Refusal::from_number(index as u8 + 1), Some(refusal));

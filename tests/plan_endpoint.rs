@@ -20,7 +20,10 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("tcp://kv.example:1", "tcp://kv.example:1"),
     // Any other path is exact.
     ("http://kv.example/", "http://kv.example:80/"),
-    ("http://kv.example/v1/data_transceiver_state", "http://kv.example:80/v1/data_transceiver_state"),
+    (
+        "http://kv.example/v1/data_transceiver_state",
+        "http://kv.example:80/v1/data_transceiver_state",
+    ),
     ("http://kv.example/a/../b", "http://kv.example:80/a/../b"),
     ("http://kv.example/A%2fb", "http://kv.example:80/A%2fb"),
     ("http://kv.example//", "http://kv.example:80//"),

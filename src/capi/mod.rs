@@ -10,6 +10,7 @@
 
 mod args;
 mod fork;
+mod guarded;
 mod handle;
 mod scratch_pool;
 
@@ -31,3 +32,11 @@ pub mod context;
 pub mod snapshot;
 
 pub mod admit;
+
+pub mod capabilities;
+
+pub mod candidates;
+
+pub mod binding_table;
+
+pub mod plan;

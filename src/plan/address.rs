@@ -116,7 +116,9 @@ mod tests {
 
     #[test]
     fn addresses_of_no_single_peer_are_never_allowed() {
-        for nowhere in ["0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+        for nowhere in
+            ["0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255"]
+        {
             assert!(!allows(&["0.0.0.0/0", "::/0"], nowhere), "{nowhere}");
             assert!(!AddressBounds::unbounded().allows(nowhere.parse().unwrap()), "{nowhere}");
         }

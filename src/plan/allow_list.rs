@@ -85,7 +85,11 @@ impl AllowList {
     }
 
     /// Lets the provider contact an endpoint at addresses within `bounds`.
-    pub fn allow(&mut self, endpoint: Endpoint, bounds: AddressBounds) -> Result<(), AllowListError> {
+    pub fn allow(
+        &mut self,
+        endpoint: Endpoint,
+        bounds: AddressBounds,
+    ) -> Result<(), AllowListError> {
         if self.endpoints.contains_key(&endpoint) {
             return Err(AllowListError::Repeated(endpoint.canonical().to_owned()));
         }

@@ -46,9 +46,9 @@ impl Binding {
 
     /// Whether this very binding can do this version of this action.
     pub fn is_capable_of(&self, action_type: &str, action_version: &str) -> bool {
-        self.actions.iter().any(|(kind, version)| {
-            **kind == *action_type && **version == *action_version
-        })
+        self.actions
+            .iter()
+            .any(|(kind, version)| **kind == *action_type && **version == *action_version)
     }
 
     /// Whether it may be used for this namespace.
@@ -227,9 +227,9 @@ impl BindingTable {
     }
 
     fn binding_mut(&mut self, id: &str) -> Result<&mut Binding, BindingTableError> {
-        self.bindings
-            .get_mut(id)
-            .ok_or_else(|| BindingTableError::NoSuchBinding(id.chars().take(MAX_NAME_BYTES).collect()))
+        self.bindings.get_mut(id).ok_or_else(|| {
+            BindingTableError::NoSuchBinding(id.chars().take(MAX_NAME_BYTES).collect())
+        })
     }
 }
 

@@ -86,10 +86,8 @@ const FILE_VERSION: u32 = 1;
 impl BindingTable {
     /// Reads a table from a file's bytes; see the module for the form.
     pub fn from_json(file: &[u8]) -> Result<Self, BindingTableError> {
-        let file: File = read_file(file, |place, problem| BindingTableError::File {
-            place,
-            problem,
-        })?;
+        let file: File =
+            read_file(file, |place, problem| BindingTableError::File { place, problem })?;
         if file.version != FILE_VERSION {
             return Err(at("version", format!("expected {FILE_VERSION}, found {}", file.version)));
         }
@@ -158,9 +156,7 @@ fn add_binding(
         let place = || format!("bindings[{index}].namespaces_hex[{i}]");
         let namespace = bytes_from_hex(hex)
             .ok_or_else(|| at(place(), "expected an even number of hexadecimal digits"))?;
-        table
-            .authorise_namespace(&entry.id, &namespace)
-            .map_err(|error| at(place(), error))?;
+        table.authorise_namespace(&entry.id, &namespace).map_err(|error| at(place(), error))?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ pub enum Refusal {
     NoCandidate = 3,
     /// The first candidate's payload breaks a rule of its version.
     BadPayload = 4,
-    /// The payload's endpoint is not in the registry.
+    /// The payload's endpoint is not in the registry, or is no endpoint at all.
     EndpointUnlisted = 5,
     /// The endpoint is listed for no binding of a supporting family.
     BindingMissing = 6,
@@ -63,20 +63,6 @@ pub enum Refusal {
     /// The binding finds blocks by a paired request, not by name.
     RequestPaired = 10,
 }
-
-/// The stable names of [`Refusal::ALL`], in that order.
-pub const REFUSAL_NAMES: &[&str] = &[
-    "lora",
-    "not_eligible",
-    "no_candidate",
-    "bad_payload",
-    "endpoint_unlisted",
-    "binding_missing",
-    "binding_ambiguous",
-    "binding_unauthorised",
-    "binding_incapable",
-    "request_paired",
-];
 
 impl Refusal {
     /// All refusals, in the order in which they are looked for.
@@ -93,14 +79,25 @@ impl Refusal {
         Self::RequestPaired,
     ];
 
-    /// Its place in [`Refusal::ALL`] and [`REFUSAL_NAMES`].
+    /// Its place in [`Refusal::ALL`].
     pub fn index(self) -> usize {
         self as usize - 1
     }
 
     /// Its stable name.
     pub fn name(self) -> &'static str {
-        REFUSAL_NAMES[self.index()]
+        match self {
+            Self::Lora => "lora",
+            Self::NotEligible => "not_eligible",
+            Self::NoCandidate => "no_candidate",
+            Self::BadPayload => "bad_payload",
+            Self::EndpointUnlisted => "endpoint_unlisted",
+            Self::BindingMissing => "binding_missing",
+            Self::BindingAmbiguous => "binding_ambiguous",
+            Self::BindingUnauthorised => "binding_unauthorised",
+            Self::BindingIncapable => "binding_incapable",
+            Self::RequestPaired => "request_paired",
+        }
     }
 
     /// The refusal with this number, if there is one.
@@ -219,8 +216,8 @@ fn plan_fetch(
     let payload = FetchPayload::read(action.version, action.payload, table.hash_dialect())?;
 
     // A text that is no endpoint has no canonical form that could be listed.
-    let endpoint = Endpoint::parse(&payload.source_control_endpoint)
-        .map_err(|_| Refusal::EndpointUnlisted)?;
+    let endpoint =
+        Endpoint::parse(&payload.source_control_endpoint).map_err(|_| Refusal::EndpointUnlisted)?;
     let listed = table.listed_for(&endpoint).ok_or(Refusal::EndpointUnlisted)?;
 
     let supported = |(_, binding): &(&str, &Binding)| candidate.is_supported_by(binding.family());
@@ -255,7 +252,8 @@ fn plan_fetch(
 }
 
 fn one_action_envelope(snapshot: &Snapshot, index: usize) -> Result<Box<[u8]>, Stop> {
-    let envelope = snapshot.one_action(index).ok_or(Refusal::NoCandidate)?;
+    let envelope = snapshot.one_action(index).map_err(Stop::NoMemory)?;
+    let envelope = envelope.ok_or(Refusal::NoCandidate)?;
     let json = envelope.json();
     let mut copy = Vec::new();
     copy.try_reserve_exact(json.len()).map_err(Stop::NoMemory)?;

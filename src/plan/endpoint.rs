@@ -140,12 +140,7 @@ impl Endpoint {
         Self::assemble(scheme, &host, port, path)
     }
 
-    fn assemble(
-        scheme: Scheme,
-        host: &Host,
-        port: u16,
-        path: &str,
-    ) -> Result<Self, EndpointError> {
+    fn assemble(scheme: Scheme, host: &Host, port: u16, path: &str) -> Result<Self, EndpointError> {
         let mut canonical = format!("{}://", scheme.as_str());
         let is_bracketed = matches!(host, Host::Address(IpAddr::V6(_)));
         canonical.push_str(if is_bracketed { "[" } else { "" });
@@ -231,8 +226,8 @@ fn read_authority(authority: &str) -> Result<(Host, Option<u16>), EndpointError>
     }
     // As an http authority also for tcp: hosts of schemes that the URL standard does not call
     // special are left as they are written.
-    let url = url::Url::parse(&format!("http://{authority}/"))
-        .map_err(|_| EndpointError::Authority)?;
+    let url =
+        url::Url::parse(&format!("http://{authority}/")).map_err(|_| EndpointError::Authority)?;
     // A library that saw more than a host and a port read the text differently than we did.
     let is_plain = url.username().is_empty()
         && url.password().is_none()

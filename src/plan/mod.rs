@@ -27,9 +27,7 @@ pub use address::{AddressBounds, AddressBoundsError};
 pub use allow_list::{AllowList, AllowListError, DestinationError};
 pub use binding::{Addressing, Binding, BindingTable, BindingTableError};
 pub use candidates::{Candidate, Candidates, Capabilities, CapabilitiesFull, Counts};
-pub use decision::{
-    decide, Decision, NamedFetch, Plan, Refusal, RequestKind, RequestProfile, REFUSAL_NAMES,
-};
+pub use decision::{decide, Decision, NamedFetch, Plan, Refusal, RequestKind, RequestProfile};
 pub use endpoint::{Endpoint, EndpointError, Scheme};
 pub use payload::{FetchPayload, HashDialect, PayloadError, MAX_BLOCKS};
 pub use wire::PlanBytesError;

@@ -83,7 +83,8 @@ impl Plan {
         if u64::from_le_bytes(*checksum) != xxh3_64(body) {
             return Err(PlanBytesError::Damaged);
         }
-        let (head, rest) = body.split_first_chunk::<HEAD_BYTES>().ok_or(PlanBytesError::NotAPlan)?;
+        let (head, rest) =
+            body.split_first_chunk::<HEAD_BYTES>().ok_or(PlanBytesError::NotAPlan)?;
         match *head {
             [_, _, _, _, _, KIND_LOCAL, 0, reason] if rest.is_empty() => {
                 Refusal::from_number(reason).map(Self::Local)

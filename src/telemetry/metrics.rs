@@ -9,12 +9,36 @@ pub struct Metrics {
     pub hints_ignored: Family,
     /// Hints admitted.
     pub hints_admitted: Family,
+    /// Actions that a configured family could serve, once per decided request.
+    pub plan_candidates: Family,
+    /// Actions of a type that no family lists, once per decided request.
+    pub plan_unknown_types: Family,
+    /// Fetch actions of a version that no family lists, once per decided request.
+    pub plan_versions_unmatched: Family,
+    /// Hints that led to no fetch, by [`Metrics::REFUSED_REASONS`].
+    pub plan_refused: Family,
+    /// Hints that led to a fetch.
+    pub plan_named_fetches: Family,
 }
 
 impl Metrics {
     /// Label values of [`Metrics::hints_ignored`], in index order.
     pub const IGNORED_REASONS: &'static [&'static str] =
         &["untrusted", "unknown_version", "oversized", "malformed"];
+
+    /// Label values of [`Metrics::plan_refused`], in index order: the names of the refusals.
+    pub const REFUSED_REASONS: &'static [&'static str] = &[
+        "lora",
+        "not_eligible",
+        "no_candidate",
+        "bad_payload",
+        "endpoint_unlisted",
+        "binding_missing",
+        "binding_ambiguous",
+        "binding_unauthorised",
+        "binding_incapable",
+        "request_paired",
+    ];
 
     /// All families, at zero.
     pub fn new() -> Self {
@@ -29,13 +53,43 @@ impl Metrics {
                 "kvhints_hints_admitted_total",
                 "KV hints admitted as snapshots.",
             ),
+            plan_candidates: Family::counter(
+                "kvhints_plan_candidates_total",
+                "Actions of hints that a configured family could serve.",
+            ),
+            plan_unknown_types: Family::counter(
+                "kvhints_plan_unknown_types_total",
+                "Actions of hints with a type that no configured family lists.",
+            ),
+            plan_versions_unmatched: Family::counter(
+                "kvhints_plan_versions_unmatched_total",
+                "kv.fetch actions of hints with a version that no configured family lists.",
+            ),
+            plan_refused: Family::counters(
+                "kvhints_plan_refused_total",
+                "Hints that led to no fetch, by reason.",
+                "reason",
+                Self::REFUSED_REASONS,
+            ),
+            plan_named_fetches: Family::counter(
+                "kvhints_plan_named_fetches_total",
+                "Hints that led to a planned fetch.",
+            ),
         }
     }
 
     /// Prometheus text exposition of all families.
     pub fn render(&self) -> String {
         let mut text = String::with_capacity(4096);
-        for family in [&self.hints_ignored, &self.hints_admitted] {
+        for family in [
+            &self.hints_ignored,
+            &self.hints_admitted,
+            &self.plan_candidates,
+            &self.plan_unknown_types,
+            &self.plan_versions_unmatched,
+            &self.plan_refused,
+            &self.plan_named_fetches,
+        ] {
             family.render(&mut text);
         }
         text

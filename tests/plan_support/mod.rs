@@ -7,7 +7,7 @@ use kvhints::hint::Snapshot;
 
 /// An admitted hint from canonical bytes.
 pub fn admitted(json: &str) -> Snapshot {
-    Snapshot::stand_in(json.as_bytes()).expect("a hint that is admitted")
+    Snapshot::from_canonical(json.as_bytes()).expect("a hint that is admitted")
 }
 
 /// An admitted hint with these actions: (type, version, payload).
