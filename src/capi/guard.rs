@@ -39,6 +39,24 @@ pub unsafe fn on_context(
     }
 }
 
+/// A call that the other ranks of a worker wait for. It takes part on a poisoned context too: `body`
+/// is told whether it is one, does what the others need, and the status is `KVH_ERR_POISONED`.
+pub fn collective(context: &Context, body: impl FnOnce(bool) -> CallResult) -> kvh_status_t {
+    if context.is_forked() {
+        return KVH_ERR_FORKED as kvh_status_t;
+    }
+    let is_poisoned = context.poison().is_set();
+    let this_call = Poison::default();
+    let outcome = this_call.catch(|| body(is_poisoned));
+    if let Some(location) = this_call.location() {
+        context.poison().set_at(location.to_owned());
+    }
+    if is_poisoned {
+        return KVH_ERR_POISONED as kvh_status_t;
+    }
+    to_status(outcome)
+}
+
 /// A call on an object that has no context: a panic poisons that object.
 pub fn with_object(object: &impl Poisonable, body: impl FnOnce() -> CallResult) -> kvh_status_t {
     to_status(object.poison().catch(body))

@@ -40,3 +40,9 @@ pub mod candidates;
 pub mod binding_table;
 
 pub mod plan;
+
+pub mod batch;
+
+pub mod communicator;
+
+pub mod broadcast;

@@ -19,6 +19,12 @@ pub struct Metrics {
     pub plan_refused: Family,
     /// Hints that led to a fetch.
     pub plan_named_fetches: Family,
+    /// Broadcast rounds this rank took part in, by [`Metrics::ROUND_OUTCOMES`].
+    pub broadcast_rounds: Family,
+    /// Requests in delivered rounds.
+    pub broadcast_requests: Family,
+    /// Payload bytes of delivered rounds.
+    pub broadcast_bytes: Family,
 }
 
 impl Metrics {
@@ -39,6 +45,15 @@ impl Metrics {
         "binding_incapable",
         "request_paired",
     ];
+
+    /// Label values of [`Metrics::broadcast_rounds`], in index order.
+    pub const ROUND_OUTCOMES: &'static [&'static str] = &["delivered", "aborted", "failed"];
+    /// Index of a round whose batch this rank gave or got.
+    pub const ROUND_DELIVERED: usize = 0;
+    /// Index of a round for which rank 0 had no batch.
+    pub const ROUND_ABORTED: usize = 1;
+    /// Index of a round that this rank left with an error.
+    pub const ROUND_FAILED: usize = 2;
 
     /// All families, at zero.
     pub fn new() -> Self {
@@ -75,6 +90,20 @@ impl Metrics {
                 "kvhints_plan_named_fetches_total",
                 "Hints that led to a planned fetch.",
             ),
+            broadcast_rounds: Family::counters(
+                "kvhints_broadcast_rounds_total",
+                "Broadcast rounds this rank took part in, by outcome.",
+                "outcome",
+                Self::ROUND_OUTCOMES,
+            ),
+            broadcast_requests: Family::counter(
+                "kvhints_broadcast_requests_total",
+                "Requests in delivered broadcast rounds.",
+            ),
+            broadcast_bytes: Family::counter(
+                "kvhints_broadcast_payload_bytes_total",
+                "Payload bytes of delivered broadcast rounds.",
+            ),
         }
     }
 
@@ -89,6 +118,9 @@ impl Metrics {
             &self.plan_versions_unmatched,
             &self.plan_refused,
             &self.plan_named_fetches,
+            &self.broadcast_rounds,
+            &self.broadcast_requests,
+            &self.broadcast_bytes,
         ] {
             family.render(&mut text);
         }

@@ -1,0 +1,34 @@
+//! The bounds of everything that the room takes, sends or receives, in one place.
+
+/// Requests in one batch.
+pub const MAX_REQUESTS: usize = 16_384;
+
+/// Bytes of one request's body.
+pub const MAX_BODY_BYTES: usize = 1 << 30;
+
+/// Canonical bytes of one snapshot; admission lets no longer ones in.
+pub const MAX_SNAPSHOT_BYTES: usize = crate::hint::limits::CANONICAL_MAX_BYTES;
+
+/// Bytes of one serialised plan.
+pub const MAX_PLAN_BYTES: usize = crate::plan::Plan::MAX_BYTES;
+
+/// Bytes of all that follows a header.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 32;
+
+/// Bodies from this size on are sent from where they lie; shorter ones are copied together.
+pub const LARGE_BODY_BYTES: usize = 128 * 1024;
+
+/// Bytes of one message, where the host does not choose.
+pub const DEFAULT_CHUNK_BYTES: usize = 4 << 20;
+
+/// Bounds of the host's choice; message-passing libraries count in 32 bits.
+pub const CHUNK_BYTES_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
+
+/// Ranks of one communicator.
+pub const MAX_RANKS: u32 = 65_536;
+
+/// Ranks of one in-process group.
+pub const MAX_LOCAL_RANKS: u32 = 256;
+
+/// Values in one agreement.
+pub const MAX_AGREED_VALUES: usize = 65_536;

@@ -1,0 +1,243 @@
+//! Frames and packed hints under arbitrary input: what goes in comes out, and foreign bytes are
+//! refused or harmless.
+
+use kvhints::broadcast::batch::{Batch, BatchError, Request};
+use kvhints::broadcast::frame::{self, Encoded};
+use kvhints::broadcast::header::{AbortReason, Header, Lengths, HEADER_BYTES};
+use kvhints::broadcast::limits::{LARGE_BODY_BYTES, MAX_REQUESTS};
+use kvhints::broadcast::packed;
+use kvhints::broadcast::settings::Mode;
+use kvhints::hint::Snapshot;
+use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn payload(encoded: &Encoded<'_>) -> Vec<u8> {
+    let mut payload = encoded.front.clone();
+    encoded.large.iter().for_each(|body| payload.extend_from_slice(body));
+    payload
+}
+
+fn hint(payload: &str) -> Snapshot {
+    let text = format!(
+        r#"{{"protocol_version":"0.1","message_id":"m","actions":[{{"action_id":"a","action_type":"kv.fetch","action_version":"1.0","payload":{payload}}}]}}"#
+    );
+    Snapshot::from_canonical(text.as_bytes()).expect("an envelope in canonical form")
+}
+
+/// Number texts, from ordinary to those that only look like hashes.
+fn number() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => any::<u64>().prop_map(|value| value.to_string()),
+        2 => (0..100u64).prop_map(|value| value.to_string()),
+        1 => any::<i64>().prop_map(|value| value.to_string()),
+        1 => any::<f64>().prop_map(|value| format!("{value:e}")),
+        1 => "-0|0e5|1E+2|-0.0|1.50|00|007|18446744073709551616|[0-9]{19,22}|[1-9][0-9]{19}",
+    ]
+}
+
+/// Pieces that texts are made of: arrays of hashes, nearly such, and what stands around them.
+fn piece() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => proptest::collection::vec(number(), 0..30)
+            .prop_map(|numbers| format!("\"block_hashes\":[{}]", numbers.join(","))),
+        1 => proptest::collection::vec(any::<u64>(), 0..30).prop_map(|numbers| {
+            let texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            format!("\"block_hashes\":[{}", texts.join(","))
+        }),
+        1 => Just("\"block_hashes\":[".to_owned()),
+        1 => Just("\\\"block_hashes\\\":[1,2]".to_owned()),
+        1 => "[\\PC]{0,12}",
+        1 => number(),
+        1 => "[\\[\\]{}:,\"0-9]{0,12}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_text_comes_back_byte_for_byte(pieces in proptest::collection::vec(piece(), 0..12)) {
+        let text = pieces.join(",");
+        let mut bytes = Vec::new();
+        packed::pack(text.as_bytes(), &mut bytes).expect("memory");
+        prop_assert!(bytes.len() <= packed::max_packed_len(text.len()));
+        let unpacked = packed::unpack(&bytes).expect("own bytes");
+        prop_assert_eq!(unpacked, text.as_bytes());
+    }
+
+    #[test]
+    fn unpacking_any_bytes_ends(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(text) = packed::unpack(&bytes) {
+            // Each eight bytes become at most twenty digits and a comma.
+            prop_assert!(text.len() <= bytes.len() * 3);
+        }
+    }
+
+    #[test]
+    fn any_header_bytes_are_refused_or_read(mut bytes: [u8; 32], keep in 0..8usize) {
+        let mut header = [0; HEADER_BYTES];
+        header[..6].copy_from_slice(b"KVHB\x01\0");
+        bytes[..keep].fill(0);
+        header[6..38].copy_from_slice(&bytes);
+        let checksum = xxh3_64(&header[..56]);
+        header[56..].copy_from_slice(&checksum.to_le_bytes());
+        if let Ok(read) = Header::decode(&header) {
+            prop_assert_eq!(Header::decode(&read.encode()), Ok(read));
+        }
+    }
+
+    #[test]
+    fn any_batch_comes_back(
+        requests in proptest::collection::vec(
+            (any::<u64>(), 0..4usize, 0..3usize, any::<prop::sample::Index>(), any::<bool>()),
+            0..20,
+        ),
+    ) {
+        let bodies: [Vec<u8>; 4] =
+            [vec![], vec![1; 3], vec![2; LARGE_BODY_BYTES - 1], vec![3; LARGE_BODY_BYTES + 1]];
+        let hints = [hint("{}"), hint(r#"{"block_hashes":[18446744073709551615,1234567890123]}"#)];
+        let mut batch = Batch::new();
+        for (index, (id, body, snapshot, parent, has_parent)) in requests.iter().enumerate() {
+            let parent = (*has_parent && index > 0).then(|| parent.index(index) as u32);
+            let snapshot = hints.get(*snapshot).cloned();
+            let request = Request { id: *id, body: &bodies[*body], snapshot, parent, plan: None };
+            batch.add(request).expect("a good request");
+        }
+        let encoded = frame::encode(&batch, Mode::Full, Vec::new()).expect("a small batch");
+        frame::check_large_lengths(&encoded.large_lengths, &encoded.lengths).expect("own bytes");
+        let received =
+            frame::decode(&encoded.lengths, &encoded.large_lengths, payload(&encoded))
+                .expect("own bytes");
+        prop_assert_eq!(received.len(), batch.requests().len());
+        for (index, given) in batch.requests().iter().enumerate() {
+            let got = received.get(index).expect("a request");
+            prop_assert_eq!((got.id, got.body, got.parent), (given.id, given.body, given.parent));
+            let text = |snapshot: Option<&Snapshot>| snapshot.map(|hint| hint.json().to_vec());
+            prop_assert_eq!(text(got.snapshot), text(given.snapshot.as_ref()));
+        }
+    }
+
+    /// The checksum is made to fit, so that everything behind it is tried.
+    #[test]
+    fn a_changed_payload_with_a_fitting_checksum_is_refused_or_harmless(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+        request_count in proptest::option::of(0..40usize),
+    ) {
+        let large = vec![9; LARGE_BODY_BYTES];
+        let encoded = sample(&large);
+        let mut payload = payload(&encoded);
+        let front_len = encoded.lengths.front_len;
+        for (at, value) in changes {
+            payload[at.index(front_len)] = value;
+        }
+        let mut lengths = encoded.lengths;
+        if let Some(cut) = cut {
+            payload.drain(cut.index(front_len)..front_len);
+            lengths.front_len = payload.len() - large.len();
+        }
+        lengths.payload_len = payload.len();
+        lengths.request_count = request_count.unwrap_or(lengths.request_count);
+        lengths.payload_checksum = xxh3_64(&payload);
+        if let Ok(received) = frame::decode(&lengths, &encoded.large_lengths, payload) {
+            for index in 0..received.len() {
+                let request = received.get(index).expect("a request");
+                prop_assert!(request.parent.is_none_or(|parent| (parent as usize) < index));
+                prop_assert!(request.body.len() <= lengths.payload_len);
+            }
+        }
+    }
+}
+
+fn sample(large: &[u8]) -> Encoded<'_> {
+    let mut batch = Batch::new();
+    let snapshot = Some(hint(r#"{"block_hashes":[18446744073709551615,12345678901234567890]}"#));
+    for (id, body, snapshot, parent) in [
+        (1, &large[..10], snapshot, None),
+        (2, large, None, Some(0)),
+        (3, &large[..0], None, None),
+    ] {
+        batch.add(Request { id, body, snapshot, parent, plan: None }).expect("a good request");
+    }
+    frame::encode(&batch, Mode::Full, Vec::new()).expect("a small batch")
+}
+
+#[test]
+fn every_changed_bit_of_a_payload_is_found() {
+    let large = vec![9; LARGE_BODY_BYTES];
+    let encoded = sample(&large);
+    let good = payload(&encoded);
+    for bit in 0..encoded.lengths.front_len * 8 {
+        let mut changed = good.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        frame::decode(&encoded.lengths, &encoded.large_lengths, changed).expect_err("changed");
+    }
+}
+
+#[test]
+fn a_list_of_lengths_that_is_not_the_headers_is_refused() {
+    let large = vec![9; LARGE_BODY_BYTES];
+    let encoded = sample(&large);
+    let with = |large_len: u64, change: fn(&mut Lengths)| {
+        let bytes = large_len.to_le_bytes();
+        let mut lengths = encoded.lengths;
+        lengths.lengths_checksum = xxh3_64(&bytes);
+        change(&mut lengths);
+        frame::check_large_lengths(&bytes, &lengths)
+    };
+    let good = LARGE_BODY_BYTES as u64;
+    with(good, |_| ()).expect("the list as it was sent");
+    with(good + 1, |_| ()).expect_err("another sum");
+    with(good, |lengths| lengths.lengths_checksum += 1).expect_err("another checksum");
+    with(good, |lengths| lengths.large_count = 2).expect_err("another count");
+    with(good - 1, |lengths| lengths.payload_len -= 1).expect_err("not large");
+    with(u64::MAX, |_| ()).expect_err("longer than memory");
+}
+
+#[test]
+fn a_snapshot_held_by_many_requests_travels_once() {
+    let hashes = vec!["\"x\""; 10_000].join(",");
+    let long = hint(&format!("{{\"block_hashes\":[{hashes}]}}"));
+    let encode = |count: usize, same: bool| {
+        let mut batch = Batch::new();
+        for id in 0..count as u64 {
+            let snapshot = if same {
+                long.clone()
+            } else {
+                Snapshot::from_canonical(long.json()).expect("the same text")
+            };
+            let snapshot = Some(snapshot);
+            batch
+                .add(Request { id, body: b"b", snapshot, parent: None, plan: None })
+                .expect("a good request");
+        }
+        frame::encode(&batch, Mode::Full, Vec::new()).expect("a batch").lengths.payload_len
+    };
+    let (once, shared, copies) = (encode(1, true), encode(100, true), encode(100, false));
+    assert!(shared < once + 100 * 40, "{once} bytes for one, {shared} for a hundred");
+    assert!(copies > 90 * once, "{once} bytes for one, {copies} for a hundred copies");
+}
+
+#[test]
+fn a_batch_refuses_what_cannot_travel() {
+    let mut batch = Batch::new();
+    let request = Request { id: 1, body: b"b", snapshot: None, parent: None, plan: None };
+    let orphan = Request { parent: Some(0), ..request.clone() };
+    assert_eq!(batch.add(orphan), Err(BatchError::ParentUnknown { parent: 0, count: 0 }));
+    for _ in 0..MAX_REQUESTS {
+        batch.add(request.clone()).expect("a good request");
+    }
+    assert_eq!(batch.add(request), Err(BatchError::TooManyRequests));
+    assert_eq!(batch.requests().len(), MAX_REQUESTS);
+}
+
+#[test]
+fn a_batch_larger_than_a_round_is_refused_on_rank_0() {
+    // Borrowed many times over: no memory of this size is needed.
+    let body = vec![0; 1 << 26];
+    let mut batch = Batch::new();
+    for id in 0..65 {
+        let request = Request { id, body: &body, snapshot: None, parent: None, plan: None };
+        batch.add(request).expect("a good request");
+    }
+    let refused = frame::encode(&batch, Mode::Full, Vec::new()).expect_err("too large");
+    assert_eq!(refused, AbortReason::Limit);
+}
