@@ -2,6 +2,8 @@
 #include "support.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <functional>
 #include <string>
@@ -344,6 +346,23 @@ TEST(Communicator, NullIsRefusedWhereNothingSaysOtherwise) {
   EXPECT_EQ(kvh_communicator_size(nullptr), 0u);
   kvh_communicator_destroy(nullptr);
   kvh_local_group_destroy(nullptr);
+}
+
+TEST(Communicator, IsRefusedInAForkedChild) {
+  const support::Context context = support::context();
+  const Group group = group_of(1);
+  const Communicator communicator = rank_of(context, group, 0, params());
+  const pid_t child = fork();
+  if (child == 0) {
+    uint64_t value = 1;
+    const bool is_refused = kvh_communicator_min(communicator.get(), &value, 1, &value) == KVH_ERR_FORKED &&
+                            kvh_broadcast(communicator.get(), nullptr, nullptr) == KVH_ERR_FORKED &&
+                            kvh_communicator_close(communicator.get()) == KVH_ERR_FORKED;
+    _exit(is_refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Communicator, MpiIsRefusedWithAReasonWhereItCannotBe) {

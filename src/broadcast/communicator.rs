@@ -4,7 +4,7 @@
 //! order and with how many bytes, is decided by `round` and `agreement` alone. The *first stage* are
 //! the ranks 0..n that share one broadcast; n is fixed when the communicator is made.
 //!
-//! Guards: an error is final. Nobody knows which messages of a failed communicator arrived, so its
+//! Guards: an error, but for [`CommunicatorError::Unusable`], is final. Nobody knows which messages of a failed communicator arrived, so its
 //! user makes no further calls. Dropping one makes no call that others would have to answer.
 
 /// Why a communicator failed.
@@ -37,7 +37,7 @@ pub enum CommunicatorError {
         /// The library's own text.
         reason: String,
     },
-    /// The message-passing library cannot be called now, from here.
+    /// The message-passing library cannot be called now, from here. Nothing was called.
     #[error("{0}")]
     Unusable(&'static str),
     /// Memory for a message inside the process could not be had.

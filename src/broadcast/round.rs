@@ -225,9 +225,14 @@ impl Rounds {
             Health::Closed => return Err(RoundError::Closed),
         }
         let health = std::mem::replace(&mut self.health, Health::OutOfStep);
-        let value = calls(self).inspect_err(|_| self.communicator.abandon())?;
-        self.health = health;
-        Ok(value)
+        let outcome = calls(self);
+        match &outcome {
+            Ok(_) => self.health = health,
+            // Nothing was called, so nothing is out of step.
+            Err(RoundError::Communicator(CommunicatorError::Unusable(_))) => self.health = health,
+            Err(_) => self.communicator.abandon(),
+        }
+        outcome
     }
 
     /// Looks into a frame. This rank is in step again, whatever becomes of it.

@@ -88,3 +88,118 @@ fn give(
     };
     Ok(rounds.give(prepared)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::{kvh_batch_count, kvh_batch_create, kvh_batch_destroy};
+    use super::super::communicator::*;
+    use super::super::context::{kvh_context_create, kvh_context_destroy, kvh_context_t};
+    use super::*;
+
+    const RANKS: u32 = 3;
+
+    /// What `rank_main` comes to on three ranks, of which `poisoned_rank` has a poisoned context.
+    fn with_poisoned(
+        poisoned_rank: u32,
+        rank_main: impl Fn(*mut kvh_communicator_t) -> [kvh_status_t; 2] + Sync,
+    ) -> Vec<[kvh_status_t; 2]> {
+        let mut group = std::ptr::null_mut();
+        // SAFETY: a writable place.
+        assert_eq!(unsafe { kvh_local_group_create(RANKS, &mut group) }, KVH_OK as kvh_status_t);
+        // SAFETY: zero is a valid value of every field.
+        let mut params: kvh_communicator_params_t = unsafe { std::mem::zeroed() };
+        params.struct_size = size_of_val(&params);
+        params.pipeline_size = RANKS;
+
+        let contexts: Vec<*mut kvh_context_t> = (0..RANKS).map(|_| context()).collect();
+        let communicators: Vec<usize> = (0..RANKS)
+            .map(|rank| {
+                let mut communicator = std::ptr::null_mut();
+                let context = contexts[rank as usize];
+                // SAFETY: all handles are live, the places writable.
+                let status = unsafe {
+                    kvh_communicator_create_local(context, group, rank, &params, &mut communicator)
+                };
+                assert_eq!(status, KVH_OK as kvh_status_t);
+                communicator as usize
+            })
+            .collect();
+        // SAFETY: live.
+        let poisoned = unsafe { handle::get(contexts[poisoned_rank as usize]) };
+        poisoned.expect("a context").poison.set_at("test".to_owned());
+
+        let statuses = std::thread::scope(|scope| {
+            let threads: Vec<_> = communicators
+                .iter()
+                .map(|communicator| {
+                    let rank_main = &rank_main;
+                    // An address: each handle is used by one thread.
+                    scope.spawn(move || rank_main(*communicator as *mut kvh_communicator_t))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("the thread")).collect()
+        });
+        // SAFETY: each is live and destroyed once.
+        unsafe {
+            communicators.iter().for_each(|place| kvh_communicator_destroy(*place as *mut _));
+            contexts.iter().for_each(|context| kvh_context_destroy(*context));
+            kvh_local_group_destroy(group);
+        }
+        statuses
+    }
+
+    fn context() -> *mut kvh_context_t {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: NULL params are allowed; the place is writable.
+        let status = unsafe { kvh_context_create(std::ptr::null(), &mut context) };
+        assert_eq!(status, KVH_OK as kvh_status_t);
+        context
+    }
+
+    fn two_rounds(communicator: *mut kvh_communicator_t) -> [kvh_status_t; 2] {
+        [(); 2].map(|()| {
+            let (mut batch, mut received) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: live handles and writable places.
+            unsafe {
+                if kvh_communicator_rank(communicator) == 0 {
+                    assert_eq!(kvh_batch_create(&mut batch), KVH_OK as kvh_status_t);
+                }
+                let status = kvh_broadcast(communicator, batch, &mut received);
+                assert_eq!(kvh_batch_count(received), 0);
+                kvh_batch_destroy(batch);
+                kvh_batch_destroy(received);
+                status
+            }
+        })
+    }
+
+    #[test]
+    fn a_poisoned_rank_0_tells_all_ranks_in_each_round() {
+        let poisoned = KVH_ERR_POISONED as kvh_status_t;
+        assert_eq!(with_poisoned(0, two_rounds), [[poisoned; 2]; 3]);
+    }
+
+    #[test]
+    fn another_poisoned_rank_takes_part_and_passes_on() {
+        let (ok, poisoned) = (KVH_OK as kvh_status_t, KVH_ERR_POISONED as kvh_status_t);
+        assert_eq!(with_poisoned(1, two_rounds), [[ok; 2], [poisoned; 2], [ok; 2]]);
+    }
+
+    #[test]
+    fn a_poisoned_rank_shows_in_agreements_and_can_close() {
+        let statuses = with_poisoned(1, |communicator| {
+            let mut value = 1u64;
+            let place = &raw mut value;
+            // SAFETY: a live handle; the value is readable and writable.
+            unsafe {
+                [
+                    kvh_communicator_min(communicator, place, 1, place),
+                    kvh_communicator_close(communicator),
+                ]
+            }
+        });
+        let (ok, poisoned) = (KVH_OK as kvh_status_t, KVH_ERR_POISONED as kvh_status_t);
+        let told = KVH_ERR_COMMUNICATOR as kvh_status_t;
+        assert_eq!(statuses, [[told, ok], [poisoned; 2], [told, ok]]);
+    }
+}
