@@ -75,6 +75,78 @@
 // ingress: from code in this process.
 #define KVH_INGRESS_TRUSTED 2
 
+// addressing: blocks are found by their content names; what a hint can ask for.
+#define KVH_ADDRESSING_CONTENT_NAMED 1
+
+// addressing: blocks are found by the request of a paired worker; never reached by a hint.
+#define KVH_ADDRESSING_REQUEST_PAIRED 2
+
+// flags of a binding: its plans carry the envelope with the chosen action.
+#define KVH_BINDING_WANTS_ENVELOPE 1
+
+// hash_dialect: JSON integers; a negative one stands for its two's complement. The default.
+#define KVH_HASH_DIALECT_UNSIGNED_NUMBER 1
+
+// hash_dialect: strings of decimal digits.
+#define KVH_HASH_DIALECT_DECIMAL_STRING 2
+
+// hash_dialect: strings of at least 16 hexadecimal digits, of which the first 16 count.
+#define KVH_HASH_DIALECT_HEX_DIGITS 3
+
+// An answer that has to be given: yes.
+#define KVH_ANSWER_YES 1
+
+// An answer that has to be given: no.
+#define KVH_ANSWER_NO 2
+
+// kind of a request: prefill, with or without generation after it.
+#define KVH_REQUEST_CONTEXT 1
+
+// kind of a request: generation whose context comes from a paired worker.
+#define KVH_REQUEST_GENERATION_ONLY 2
+
+// kind of a request: anything else; hints do not apply to it.
+#define KVH_REQUEST_OTHER 3
+
+// kind of a plan: nothing to fetch; the request runs as if it had no hint.
+#define KVH_PLAN_LOCAL 1
+
+// kind of a plan: try one fetch of named blocks first.
+#define KVH_PLAN_NAMED_FETCH 2
+
+// reason of a local plan: the request uses a LoRA adapter.
+#define KVH_REFUSAL_LORA 1
+
+// reason of a local plan: the request's kind takes no hints.
+#define KVH_REFUSAL_NOT_ELIGIBLE 2
+
+// reason of a local plan: no hint, or no action in it that a family supports.
+#define KVH_REFUSAL_NO_CANDIDATE 3
+
+// reason of a local plan: the first candidate's payload breaks a rule of its version.
+#define KVH_REFUSAL_BAD_PAYLOAD 4
+
+// reason of a local plan: the endpoint is not in the registry, or is no endpoint at all.
+#define KVH_REFUSAL_ENDPOINT_UNLISTED 5
+
+// reason of a local plan: the endpoint is listed for no binding of a supporting family.
+#define KVH_REFUSAL_BINDING_MISSING 6
+
+// reason of a local plan: the endpoint is listed for several such bindings.
+#define KVH_REFUSAL_BINDING_AMBIGUOUS 7
+
+// reason of a local plan: the binding is not authorised for the request's namespace.
+#define KVH_REFUSAL_BINDING_UNAUTHORISED 8
+
+// reason of a local plan: the binding itself cannot do the action.
+#define KVH_REFUSAL_BINDING_INCAPABLE 9
+
+// reason of a local plan: the binding finds blocks by a paired request.
+#define KVH_REFUSAL_REQUEST_PAIRED 10
+
+// flags of a fetch: after it comes the paired source, as it would have come without it.
+#define KVH_FETCH_THEN_PAIRED_SOURCE 1
+
 // flags of a request: it has a parent.
 #define KVH_BATCH_REQUEST_HAS_PARENT 1
 
@@ -138,8 +210,20 @@ typedef int32_t kvh_status;
 // the other ranks. Given to the other threads only when nobody adds to it any more.
 typedef struct kvh_batch kvh_batch_t;
 
+// Server configuration: which bindings may serve which endpoints, actions and namespaces. Nothing
+// is allowed that was not said. Build it once; keep it unchanged while requests are decided.
+typedef struct kvh_binding_table kvh_binding_table_t;
+
 // Bytes made by the library, owned by the caller until released. Immutable.
 typedef struct kvh_buffer kvh_buffer_t;
+
+// The kv.fetch actions of one hint that at least one family supports, in the producer's order.
+// Immutable; holds the snapshot it was collected from.
+typedef struct kvh_candidates kvh_candidates_t;
+
+// A capability set: which versions of which actions each family of backends supports. Build it
+// once; keep it unchanged while requests are decided with it.
+typedef struct kvh_capabilities kvh_capabilities_t;
 
 // One rank's access to the other ranks of its worker. Belongs to one thread at a time.
 //
@@ -160,7 +244,7 @@ typedef struct kvh_error kvh_error_t;
 // Ranks inside one process, each used by a thread of its own.
 typedef struct kvh_local_group kvh_local_group_t;
 
-// Stand-in.
+// One decision about a request's optional reuse. Immutable.
 typedef struct kvh_plan kvh_plan_t;
 
 // A hint that was admitted. Immutable; shared by reference count; every call on it may be made
@@ -229,6 +313,68 @@ typedef struct kvh_action {
   // The whole action object.
   kvh_bytes_t json;
 } kvh_action_t;
+
+// What a collection came to; each action counts at most once. Frozen.
+typedef struct kvh_candidate_counts {
+  // Actions that a family supports.
+  size_t candidates;
+  // Actions that are not kv.fetch and whose type no family lists in any version.
+  size_t unknown_type;
+  // kv.fetch actions whose version no family lists.
+  size_t version_unmatched;
+} kvh_candidate_counts_t;
+
+// A binding that can do nothing yet.
+typedef struct kvh_binding_params {
+  // sizeof(kvh_binding_params_t).
+  size_t struct_size;
+  // Its name, 1 to 128 bytes, unique in the table.
+  kvh_str_t id;
+  // The family it belongs to, as in the capability set.
+  kvh_str_t family;
+  // How it finds blocks: KVH_ADDRESSING_*; must be said.
+  uint32_t addressing;
+  // KVH_BINDING_* bits.
+  uint32_t flags;
+} kvh_binding_params_t;
+
+// What of a request matters to the decision. Zero is no answer to any of the three questions.
+typedef struct kvh_request_profile {
+  // sizeof(kvh_request_profile_t).
+  size_t struct_size;
+  // KVH_REQUEST_*
+  uint32_t kind;
+  // Whether it uses a LoRA adapter: KVH_ANSWER_*.
+  uint32_t has_lora;
+  // Whether it needs a handoff from a paired worker: KVH_ANSWER_*. No decision about optional
+  // reuse changes that handoff's rules.
+  uint32_t required_handoff;
+  // Must be 0.
+  uint32_t reserved;
+  // The namespace that its blocks belong to; bindings are authorised for it.
+  kvh_bytes_t namespace_bytes;
+} kvh_request_profile_t;
+
+// A planned fetch. Strings and bytes are valid until the plan is destroyed.
+typedef struct kvh_plan_fetch {
+  // sizeof(kvh_plan_fetch_t).
+  size_t struct_size;
+  // The binding that serves it.
+  kvh_str_t binding_id;
+  // Where its source is, in canonical spelling.
+  kvh_str_t endpoint;
+  // The chosen action's position in the envelope.
+  size_t action_index;
+  // The hint's hash of the last block. It bounds the range; it names nothing.
+  uint64_t last_block_hash;
+  // How many blocks from the root the hint names; at least 1.
+  uint32_t block_count;
+  // KVH_FETCH_* bits.
+  uint32_t flags;
+  // The canonical envelope with only the chosen action, where the binding asks for it; else
+  // (NULL, 0).
+  kvh_bytes_t envelope;
+} kvh_plan_fetch_t;
 
 // One request of a batch.
 typedef struct kvh_batch_request {
@@ -407,6 +553,154 @@ kvh_status_t kvh_admit_body(const kvh_context_t *context,
                             kvh_snapshot_t **snapshot_out,
                             kvh_buffer_t **body_out);
 
+// Creates an empty set: nothing is supported. Destroy it with kvh_capabilities_destroy.
+KVH_MUST_USE kvh_status_t kvh_capabilities_create(kvh_capabilities_t **capabilities_out);
+
+// Says that family supports this version of this action. Strings are kept as they are, byte for
+// byte; saying it twice changes nothing. KVH_ERR_INVALID_ARGUMENT: not UTF-8. KVH_ERR_LIMIT: more
+// than 4,096 entries, or a string of more than 128 bytes; the set stays as it was.
+KVH_MUST_USE
+kvh_status_t kvh_capabilities_add(kvh_capabilities_t *capabilities,
+                                  kvh_str_t family,
+                                  kvh_str_t action_type,
+                                  kvh_str_t action_version);
+
+// Destroys the set. NULL is fine. Candidates collected with it stay as they are.
+void kvh_capabilities_destroy(kvh_capabilities_t *capabilities);
+
+// Collects the candidates of a hint. Counts nothing in any metrics: kvh_plan_decide does, once per
+// request. Destroy them with kvh_candidates_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_candidates_collect(const kvh_snapshot_t *snapshot,
+                                    const kvh_capabilities_t *capabilities,
+                                    kvh_candidates_t **candidates_out);
+
+// How many actions there were of each sort.
+KVH_MUST_USE
+kvh_status_t kvh_candidates_counts(const kvh_candidates_t *candidates,
+                                   kvh_candidate_counts_t *counts_out);
+
+// The index-th candidate: its action's position in the snapshot, and how many families support it.
+// KVH_ERR_INVALID_ARGUMENT: there are not so many candidates.
+KVH_MUST_USE
+kvh_status_t kvh_candidates_get(const kvh_candidates_t *candidates,
+                                size_t index,
+                                size_t *action_index_out,
+                                size_t *family_count_out);
+
+// The name of the family_index-th family that supports the index-th candidate; names are sorted
+// bytewise. Valid until the candidates are destroyed. KVH_ERR_INVALID_ARGUMENT: there are not so
+// many.
+KVH_MUST_USE
+kvh_status_t kvh_candidates_family(const kvh_candidates_t *candidates,
+                                   size_t index,
+                                   size_t family_index,
+                                   kvh_str_t *family_out);
+
+// Destroys the candidates. NULL is fine.
+void kvh_candidates_destroy(kvh_candidates_t *candidates);
+
+// Creates an empty table: every hint is refused. Destroy it with kvh_binding_table_destroy.
+KVH_MUST_USE kvh_status_t kvh_binding_table_create(kvh_binding_table_t **table_out);
+
+// Creates a table from the bytes of one JSON file:
+//
+//   {"version": 1, "hash_dialect": "unsigned_number",
+//    "bindings": [{"id": "pool-a", "family": "native", "addressing": "content_named",
+//                  "actions": [{"type": "kv.fetch", "version": "1.0"}],
+//                  "namespaces": ["text"], "namespaces_hex": ["00ff"],
+//                  "one_action_envelope": false}],
+//    "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]}
+//
+// hash_dialect (or decimal_string, hex_digits), namespaces, namespaces_hex and one_action_envelope
+// may be left out; addressing may be request_paired; unknown members are errors. On an error there
+// is no table, and *error_out, where error_out is not NULL, gets a text that names the place.
+KVH_MUST_USE
+kvh_status_t kvh_binding_table_load(const uint8_t *json,
+                                    size_t json_len,
+                                    kvh_binding_table_t **table_out,
+                                    kvh_error_t **error_out);
+
+// Says how senders write block hashes: KVH_HASH_DIALECT_*. Never guessed.
+KVH_MUST_USE kvh_status_t kvh_binding_table_set_hash_dialect(kvh_binding_table_t *table, uint32_t hash_dialect);
+
+// Adds a binding without actions, namespaces and endpoints. On an error the table stays as it was,
+// and *error_out, where error_out is not NULL, gets a text; so for the calls below.
+KVH_MUST_USE
+kvh_status_t kvh_binding_table_add_binding(kvh_binding_table_t *table,
+                                           const kvh_binding_params_t *binding,
+                                           kvh_error_t **error_out);
+
+// Says that this very binding can do this version of this action.
+KVH_MUST_USE
+kvh_status_t kvh_binding_table_add_action(kvh_binding_table_t *table,
+                                          kvh_str_t binding_id,
+                                          kvh_str_t action_type,
+                                          kvh_str_t action_version,
+                                          kvh_error_t **error_out);
+
+// Lets the binding serve requests of a namespace: bytes of the host's choice, at most 1,024, the
+// same that the request's profile brings.
+KVH_MUST_USE
+kvh_status_t kvh_binding_table_authorise_namespace(kvh_binding_table_t *table,
+                                                   kvh_str_t binding_id,
+                                                   kvh_bytes_t namespace_bytes,
+                                                   kvh_error_t **error_out);
+
+// Lists an endpoint for a binding: http://, https:// or tcp://host:port, in any spelling. This
+// means trusting its content for the namespaces that the binding serves.
+KVH_MUST_USE
+kvh_status_t kvh_binding_table_allow_endpoint(kvh_binding_table_t *table,
+                                              kvh_str_t endpoint,
+                                              kvh_str_t binding_id,
+                                              kvh_error_t **error_out);
+
+// Destroys the table. NULL is fine. Plans made with it stay as they are.
+void kvh_binding_table_destroy(kvh_binding_table_t *table);
+
+// Decides for one request: call it once, on one rank, and send the plan to the others. snapshot
+// NULL means that there is no hint, which is a local plan with KVH_REFUSAL_NO_CANDIDATE unless the
+// request itself is the reason, and counts nothing. With a hint, the context's metrics count its
+// actions and the outcome. Resolves no name and contacts nobody. Destroy the plan with
+// kvh_plan_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_plan_decide(const kvh_context_t *context,
+                             const kvh_snapshot_t *snapshot,
+                             const kvh_capabilities_t *capabilities,
+                             const kvh_binding_table_t *table,
+                             const kvh_request_profile_t *profile,
+                             kvh_plan_t **plan_out);
+
+// KVH_PLAN_LOCAL or KVH_PLAN_NAMED_FETCH; 0 for NULL.
+int32_t kvh_plan_kind(const kvh_plan_t *plan);
+
+// Why a plan is local: KVH_REFUSAL_*; 0 for a fetch and for NULL.
+int32_t kvh_plan_reason(const kvh_plan_t *plan);
+
+// The stable name of a KVH_REFUSAL_*, such as "endpoint_unlisted", the same as in the metrics;
+// static, never NULL. "none" for 0, "unknown" for a number that is none.
+const char *kvh_refusal_string(int32_t refusal);
+
+// What a plan of kind KVH_PLAN_NAMED_FETCH says. Set fetch_out->struct_size first. KVH_ERR_STATE
+// for a local plan.
+KVH_MUST_USE kvh_status_t kvh_plan_fetch(const kvh_plan_t *plan, kvh_plan_fetch_t *fetch_out);
+
+// The plan as bytes for the other ranks: versioned, protected against damage, at most 680 bytes
+// and the envelope, if there is one. Release the buffer with kvh_buffer_release.
+KVH_MUST_USE kvh_status_t kvh_plan_to_bytes(const kvh_plan_t *plan, kvh_buffer_t **bytes_out);
+
+// A plan from bytes that kvh_plan_to_bytes made on another rank; counts nothing.
+// KVH_ERR_INVALID_ARGUMENT: damaged, of another version, or no plan; *error_out, where error_out is
+// not NULL, then gets a text.
+KVH_MUST_USE
+kvh_status_t kvh_plan_from_bytes(const uint8_t *data,
+                                 size_t len,
+                                 kvh_plan_t **plan_out,
+                                 kvh_error_t **error_out);
+
+// Destroys the plan. NULL is fine.
+void kvh_plan_destroy(kvh_plan_t *plan);
+
 // Creates an empty batch. Destroy it with kvh_batch_destroy.
 KVH_MUST_USE kvh_status_t kvh_batch_create(kvh_batch_t **batch_out);
 
@@ -414,7 +708,7 @@ KVH_MUST_USE kvh_status_t kvh_batch_create(kvh_batch_t **batch_out);
 // broadcast, or is destroyed. Snapshot and plan are kept by the batch itself.
 // KVH_ERR_INVALID_ARGUMENT: unknown flags, or a parent that is not an earlier request.
 // KVH_ERR_LIMIT: more than 16,384 requests, or a body or snapshot that is too long.
-// KVH_ERR_STATE: a received batch. On any error the batch is as before.
+// KVH_ERR_STATE: a received batch. KVH_ERR_POISONED: so is the snapshot or plan. On any error the batch is as before.
 KVH_MUST_USE kvh_status_t kvh_batch_add(kvh_batch_t *batch, const kvh_batch_request_t *request);
 
 // How many requests the batch has. 0 for NULL.
