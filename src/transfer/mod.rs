@@ -4,3 +4,4 @@
 //! where a transceiver is composed.
 
 pub mod transport;
+pub mod ucx;

@@ -1,0 +1,692 @@
+//! The transport itself: connections, announced data, events.
+//!
+//! One round is: let each worker progress, then read its mailbox. UCX is only asked for more when
+//! every event of the round before was told, so what arrives waits in UCX's own queues, and its
+//! wires push back on the senders.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucx_sys::{ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
+
+use super::connection::{Connection, State};
+use super::context::Context;
+use super::frame::{self, Direction, Header, Kind, MAX_INLINE_BYTES};
+use super::inbox::{Item, Slot};
+use super::mailbox::{Arrival, Payload};
+use super::operation::{joined, Operation, Purpose};
+use super::wake::WakeEvent;
+use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
+use super::{describe, status, UcxOptions};
+use crate::transfer::transport::{
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker, MAX_MESSAGE_BYTES,
+};
+
+/// The worker whose address is given away.
+const ACCEPTING: u64 = 0;
+
+/// A connecting worker remembers whom it was connected to; with this many it takes no more.
+const MAX_USED_ADDRESSES: usize = 1024;
+
+/// How long a goodbye is waited for, and how long dropping a transport may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Rounds that one `progress` tries before it lets its caller do something else.
+const MAX_ROUNDS: usize = 64;
+
+/// What one peer may have announced without an answer from the caller.
+const MAX_ANNOUNCED: usize = 1 << 16;
+const MAX_ANNOUNCED_BYTES: usize = 256 << 20;
+
+/// Data that the caller has to receive or discard.
+struct Announced {
+    peer: PeerId,
+    payload: Payload,
+    len: usize,
+}
+
+// SAFETY: a descriptor is only passed to UCX, by whoever has the transport for itself.
+unsafe impl Send for Announced {}
+
+/// See the module above.
+pub struct UcxTransport {
+    /// Before the context, which each of them shares.
+    workers: BTreeMap<u64, Worker>,
+    context: Arc<Context>,
+    connections: HashMap<PeerId, Connection>,
+    by_direction: HashMap<Direction, PeerId>,
+    announced: HashMap<DataId, Announced>,
+    events: VecDeque<Event>,
+    address: Vec<u8>,
+    wake_event: Arc<WakeEvent>,
+    max_connections: usize,
+    next_id: u64,
+    /// A fault inside a callback: nothing works any more.
+    broken: bool,
+}
+
+impl UcxTransport {
+    /// Opens UCX and starts to accept connections.
+    pub fn open(options: UcxOptions) -> Result<Self, TransportError> {
+        let context = Arc::new(Context::open(&options)?);
+        let wake_event = Arc::new(WakeEvent::new()?);
+        let accepting = Worker::create(&context)?;
+        let address = frame::encode_address(&accepting.address);
+        Ok(Self {
+            workers: BTreeMap::from([(ACCEPTING, accepting)]),
+            context,
+            connections: HashMap::new(),
+            by_direction: HashMap::new(),
+            announced: HashMap::new(),
+            events: VecDeque::new(),
+            address,
+            wake_event,
+            max_connections: options.max_connections,
+            next_id: ACCEPTING + 1,
+            broken: false,
+        })
+    }
+
+    /// Connections that are not over yet, those being closed included.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn usable(&self) -> Result<(), TransportError> {
+        if self.broken {
+            return Err(TransportError::Unavailable(
+                "a fault happened in a callback of this transport; open a new one".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn open_connection(&mut self, peer: PeerId) -> Result<&mut Connection, TransportError> {
+        self.usable()?;
+        match self.connections.get_mut(&peer) {
+            Some(connection) if connection.state == State::Open => Ok(connection),
+            _ => Err(TransportError::PeerGone("there is no such connection now".to_owned())),
+        }
+    }
+
+    /// A worker that was never connected to that address, made if there is none.
+    fn connecting_worker(&mut self, worker_address: &[u8]) -> Result<u64, TransportError> {
+        let fitting = self.workers.iter().find(|(id, worker)| {
+            **id != ACCEPTING
+                && worker.used.len() < MAX_USED_ADDRESSES
+                && !worker.used.contains(worker_address)
+        });
+        if let Some((id, _)) = fitting {
+            return Ok(*id);
+        }
+        let worker = Worker::create(&self.context)?;
+        let id = self.new_id();
+        self.workers.insert(id, worker);
+        Ok(id)
+    }
+
+    fn add(&mut self, connection: Connection) -> PeerId {
+        let peer = PeerId(self.new_id());
+        if let Some(worker) = self.workers.get_mut(&connection.worker) {
+            worker.live += 1;
+        }
+        self.by_direction.insert(connection.incoming, peer);
+        self.connections.insert(peer, connection);
+        peer
+    }
+
+    /// Sends one message of an open connection; how it ended, if it did at once, is dealt with.
+    fn send(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        purpose: Purpose,
+        inline: Vec<u8>,
+        fill: impl FnOnce(&mut Operation),
+    ) -> Result<(), TransportError> {
+        let connection = self.open_connection(peer)?;
+        let header = Header {
+            kind,
+            direction: connection.outgoing,
+            sequence: connection.next_sequence,
+            inline,
+        };
+        connection.next_sequence += 1;
+        connection.operations += 1;
+        let (endpoint, worker) = (connection.endpoint, connection.worker);
+        let Some(worker) = self.workers.get(&worker) else { return Ok(()) };
+        let mut operation = Operation::new(peer, purpose, &worker.mailbox);
+        operation.header = header.encode();
+        fill(&mut operation);
+        let id = if kind == Kind::Data { DATA_ID } else { CONTROL_ID };
+        let flags =
+            if matches!(kind, Kind::Hello | Kind::Bye) { UCP_AM_SEND_FLAG_EAGER } else { 0 };
+        if let Started::Ended(operation) = worker.send(endpoint, id, flags, operation) {
+            self.operation_ended(operation);
+        }
+        Ok(())
+    }
+
+    fn error_of(&self, status: ucs_status_t) -> TransportError {
+        status::of_peer(self.context.ucx(), status)
+    }
+
+    /// Reads what callbacks of that worker left; whether there was anything.
+    fn read_mailbox(&mut self, id: u64) -> bool {
+        let Some(worker) = self.workers.get(&id) else { return false };
+        let arrivals = worker.mailbox.arrivals.take();
+        let completions = worker.mailbox.completions.take();
+        let failures = worker.mailbox.failures.take();
+        let is_fault = worker.mailbox.fault.get();
+        let anything = !(arrivals.is_empty() && completions.is_empty() && failures.is_empty());
+        // Found now: UCX may use a closed endpoint's place for one that a hello below makes.
+        let failed: Vec<(PeerId, ucs_status_t)> = failures
+            .into_iter()
+            .filter_map(|(endpoint, status)| Some((self.peer_of(endpoint)?, status)))
+            .collect();
+        for arrival in arrivals {
+            self.arrived(id, arrival);
+        }
+        for operation in completions {
+            self.operation_ended(operation);
+        }
+        for (peer, status) in failed {
+            self.fail(peer, self.error_of(status));
+        }
+        if is_fault && !self.broken {
+            self.broken = true;
+            let error = TransportError::Unavailable("a fault happened in a callback".to_owned());
+            for peer in self.connections.keys().copied().collect::<Vec<_>>() {
+                self.fail(peer, error.clone());
+            }
+            return true;
+        }
+        anything
+    }
+
+    fn arrived(&mut self, worker: u64, arrival: Arrival) {
+        if arrival.header.kind == Kind::Hello {
+            return self.greeted(worker, arrival);
+        }
+        let Some(peer) = self.by_direction.get(&arrival.header.direction).copied() else {
+            // Of a connection that was closed here, or of none.
+            return self.release(worker, arrival.payload);
+        };
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.worker != worker || connection.state != State::Open {
+            return self.release(worker, arrival.payload);
+        }
+        let Header { kind, sequence, inline, .. } = arrival.header;
+        let slot = match (kind, arrival.payload) {
+            (_, Payload::Refused) => {
+                return self.fail(peer, broke_rules("a message is longer than its kind may be"));
+            }
+            (Kind::Data, payload) => {
+                Slot::Ready(Item::Data { header: inline, payload, len: arrival.len })
+            }
+            (kind, Payload::Descriptor { data, .. }) => {
+                Slot::Offered { kind, descriptor: data, len: arrival.len }
+            }
+            (Kind::LongHeader, Payload::Owned(bytes)) => Slot::Ready(Item::LongHeader(bytes)),
+            (Kind::Bye, _) => Slot::Ready(Item::Bye),
+            (_, Payload::Owned(bytes)) => Slot::Ready(Item::Message(bytes)),
+        };
+        if let Err(refused) = connection.inbox.put(sequence, slot) {
+            if let (Some(descriptor), Some(worker)) =
+                (refused.into_descriptor(), self.workers.get(&worker))
+            {
+                worker.release(descriptor);
+            }
+            return self.fail(peer, broke_rules("messages are misnumbered or too many"));
+        }
+        self.read_inbox(peer);
+    }
+
+    /// A hello: a connection made by the other side.
+    fn greeted(&mut self, worker_id: u64, arrival: Arrival) {
+        let Header { direction, sequence, .. } = arrival.header;
+        let Payload::Owned(worker_address) = arrival.payload else { return };
+        let is_sound = worker_id == ACCEPTING
+            && direction.from_connector
+            && sequence == 0
+            && !worker_address.is_empty()
+            && !self.by_direction.contains_key(&direction)
+            && self.connections.len() < self.max_connections
+            && !self.broken;
+        let Some(worker) = self.workers.get(&worker_id).filter(|_| is_sound) else { return };
+        // An address that UCX refuses cannot be answered; the other side's deadline tells it.
+        if let Ok(endpoint) = worker.connect(&worker_address) {
+            self.add(Connection::new(worker_id, endpoint, direction.token, false));
+        }
+    }
+
+    /// Tells what has its turn.
+    fn read_inbox(&mut self, peer: PeerId) {
+        loop {
+            let Some(connection) = self.connections.get_mut(&peer) else { return };
+            if connection.state != State::Open {
+                return;
+            }
+            let Some(item) = connection.inbox.take_ready() else { break };
+            match item {
+                Item::Message(bytes) => {
+                    connection.is_shown = true;
+                    self.events.push_back(Event::Message { peer, bytes });
+                }
+                Item::LongHeader(bytes) => {
+                    if connection.long_header.replace(bytes).is_some() {
+                        return self.fail(peer, broke_rules("two headers without data between"));
+                    }
+                }
+                Item::Data { header, payload, len } => self.announce(peer, header, payload, len),
+                Item::Bye => {
+                    let closed = "the peer closed the connection".to_owned();
+                    return self.fail(peer, TransportError::PeerGone(closed));
+                }
+            }
+        }
+        self.fetch_offered(peer);
+    }
+
+    fn announce(&mut self, peer: PeerId, inline: Vec<u8>, payload: Payload, len: usize) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let id = DataId(self.next_id + 1);
+        self.next_id = id.0;
+        connection.is_shown = true;
+        connection.announced_count += 1;
+        connection.announced_bytes += if payload.is_offer() { 0 } else { len };
+        let is_too_much = connection.announced_count > MAX_ANNOUNCED
+            || connection.announced_bytes > MAX_ANNOUNCED_BYTES;
+        let header = connection.long_header.take().unwrap_or(inline);
+        self.announced.insert(id, Announced { peer, payload, len });
+        if is_too_much {
+            return self.fail(peer, broke_rules("more data announced than anybody answers"));
+        }
+        self.events.push_back(Event::Data { peer, header, len, id });
+    }
+
+    /// Fetches the long message whose turn it is.
+    fn fetch_offered(&mut self, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let Some((_, descriptor, len)) = connection.inbox.take_offered() else { return };
+        let Some(worker) = self.workers.get(&connection.worker) else { return };
+        let mut operation = Operation::new(peer, Purpose::Fetch, &worker.mailbox);
+        if operation.bytes.try_reserve_exact(len).is_err() {
+            worker.release(descriptor);
+            let no_memory = "no memory for a message".to_owned();
+            return self.fail(peer, TransportError::Unavailable(no_memory));
+        }
+        operation.bytes.resize(len, 0);
+        let memory = Segment { data: operation.bytes.as_mut_ptr(), len };
+        connection.operations += 1;
+        if let Started::Ended(operation) = worker.receive(descriptor, memory, operation) {
+            self.operation_ended(operation);
+        }
+    }
+
+    /// The one place where an operation ends.
+    fn operation_ended(&mut self, operation: Box<Operation>) {
+        let peer = operation.peer;
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if operation.purpose == Purpose::Close {
+            connection.state = State::Closed;
+            return;
+        }
+        connection.operations -= 1;
+        let (state, cause) = (connection.state, connection.cause.clone());
+        let result = match operation.status {
+            ucx_sys::UCS_OK => Ok(()),
+            status => Err(cause.unwrap_or_else(|| self.error_of(status))),
+        };
+        match operation.purpose {
+            Purpose::Send(ticket) => {
+                self.events.push_back(Event::Sent { ticket, result: result.clone() });
+            }
+            Purpose::Receive(ticket) => {
+                // The connection can go on: this one piece of data is lost, and numbered nowhere.
+                return self.events.push_back(Event::Received { ticket, result });
+            }
+            Purpose::Fetch if result.is_ok() && state == State::Open => {
+                if let Some(connection) = self.connections.get_mut(&peer) {
+                    connection.inbox.fetched(operation.bytes);
+                }
+                return self.read_inbox(peer);
+            }
+            Purpose::Flush if matches!(state, State::Leaving { .. }) => {
+                return self.close(peer);
+            }
+            Purpose::Fetch | Purpose::Flush | Purpose::Own | Purpose::Close => {}
+        }
+        if let (Err(error), State::Open) = (result, state) {
+            // A message is lost, and the peer would wait for its number.
+            self.fail(peer, error);
+        }
+    }
+
+    fn peer_of(&self, endpoint: ucp_ep_h) -> Option<PeerId> {
+        self.connections.iter().find_map(|(peer, connection)| {
+            let has_it = matches!(connection.state, State::Open | State::Leaving { .. });
+            (has_it && connection.endpoint == endpoint).then_some(*peer)
+        })
+    }
+
+    /// Ends a connection that broke, and tells.
+    fn fail(&mut self, peer: PeerId, error: TransportError) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        match connection.state {
+            State::Open => {
+                connection.cause = Some(error.clone());
+                let is_shown = connection.is_shown;
+                self.close(peer);
+                if is_shown {
+                    self.events.push_back(Event::PeerGone { peer, error });
+                }
+            }
+            State::Leaving { .. } => self.close(peer),
+            State::Closing | State::Closed => {}
+        }
+    }
+
+    /// Closes the endpoint by force: UCX ends its operations.
+    fn close(&mut self, peer: PeerId) {
+        self.forget_incoming(peer);
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        connection.state = State::Closing;
+        let Some(worker) = self.workers.get(&connection.worker) else { return };
+        let operation = Operation::new(peer, Purpose::Close, &worker.mailbox);
+        // Whatever an ended close came to (a reset by the peer is one), the endpoint is gone.
+        if let Started::Ended(operation) = worker.close(connection.endpoint, operation) {
+            self.operation_ended(operation);
+        }
+    }
+
+    /// Nothing of that peer is told, received or held any more.
+    fn forget_incoming(&mut self, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        self.by_direction.remove(&connection.incoming);
+        let worker = connection.worker;
+        let held = connection.inbox.drain();
+        self.events.retain(|event| !matches!(event, Event::Data { peer: of, .. } if *of == peer));
+        let ids: Vec<DataId> = self
+            .announced
+            .iter()
+            .filter_map(|(id, announced)| (announced.peer == peer).then_some(*id))
+            .collect();
+        for id in ids {
+            if let Some(announced) = self.announced.remove(&id) {
+                self.release(worker, announced.payload);
+            }
+        }
+        if let Some(worker) = self.workers.get(&worker) {
+            held.into_iter().for_each(|descriptor| worker.release(descriptor));
+        }
+    }
+
+    fn release(&self, worker: u64, payload: Payload) {
+        if let (Payload::Descriptor { data, .. }, Some(worker)) =
+            (payload, self.workers.get(&worker))
+        {
+            worker.release(data);
+        }
+    }
+
+    /// Takes announced data out of the books.
+    fn answer(&mut self, id: DataId) -> Option<Announced> {
+        let announced = self.announced.remove(&id)?;
+        if let Some(connection) = self.connections.get_mut(&announced.peer) {
+            connection.announced_count -= 1;
+            connection.announced_bytes -=
+                if announced.payload.is_offer() { 0 } else { announced.len };
+        }
+        Some(announced)
+    }
+
+    /// Ends goodbyes that took too long, and forgets what is over.
+    fn settle(&mut self) {
+        let is_late = |connection: &Connection| matches!(connection.state, State::Leaving { until } if until <= Instant::now());
+        let late: Vec<PeerId> = self
+            .connections
+            .iter()
+            .filter_map(|(peer, connection)| is_late(connection).then_some(*peer))
+            .collect();
+        late.into_iter().for_each(|peer| self.close(peer));
+        let workers = &mut self.workers;
+        self.connections.retain(|_, connection| {
+            let is_over = connection.state == State::Closed && connection.operations == 0;
+            if let (true, Some(worker)) = (is_over, workers.get_mut(&connection.worker)) {
+                worker.live -= 1;
+            }
+            !is_over
+        });
+        workers.retain(|id, worker| *id == ACCEPTING || worker.live > 0);
+    }
+
+    /// One round; whether anything happened.
+    fn round(&mut self) -> bool {
+        let mut anything = false;
+        for id in self.workers.keys().copied().collect::<Vec<_>>() {
+            anything |= self.workers.get(&id).is_some_and(Worker::progress);
+            anything |= self.read_mailbox(id);
+        }
+        self.settle();
+        anything
+    }
+}
+
+fn broke_rules(how: &str) -> TransportError {
+    TransportError::PeerGone(format!("the peer broke the rules: {how}"))
+}
+
+fn judge_length(len: usize, what: &str) -> Result<(), TransportError> {
+    if len > MAX_MESSAGE_BYTES {
+        return Err(TransportError::Unavailable(format!(
+            "a {what} of {len} bytes is over the limit of {MAX_MESSAGE_BYTES}"
+        )));
+    }
+    Ok(())
+}
+
+impl Transport for UcxTransport {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        match self.connections.get(&peer) {
+            Some(connection) if connection.state == State::Open => {
+                describe::wires(self.context.ucx(), connection.endpoint)
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
+        self.usable()?;
+        let worker_address = frame::decode_address(address).map_err(TransportError::BadAddress)?;
+        if self.connections.len() >= self.max_connections {
+            return Err(TransportError::Unavailable(format!(
+                "{} connections are the limit",
+                self.max_connections
+            )));
+        }
+        let mut token = [0; 16];
+        getrandom::fill(&mut token)
+            .map_err(|error| TransportError::Unavailable(format!("no randomness: {error}")))?;
+        let worker_id = self.connecting_worker(worker_address)?;
+        let Some(worker) = self.workers.get_mut(&worker_id) else {
+            return Err(TransportError::Unavailable("the worker is gone".to_owned()));
+        };
+        let made = worker.connect(worker_address);
+        // Used also when refused: UCX may have counted it.
+        worker.used.insert(worker_address.to_vec());
+        let own_address = worker.address.clone();
+        let endpoint = made.map_err(|status| self.error_of(status))?;
+        let peer = self.add(Connection::new(worker_id, endpoint, token, true));
+        self.send(peer, Kind::Hello, Purpose::Own, Vec::new(), |operation| {
+            operation.bytes = own_address;
+        })?;
+        Ok(peer)
+    }
+
+    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
+        judge_length(bytes.len(), "message")?;
+        let ticket = Ticket(self.new_id());
+        let fill = |operation: &mut Operation| operation.bytes = bytes;
+        self.send(peer, Kind::Message, Purpose::Send(ticket), Vec::new(), fill)?;
+        Ok(ticket)
+    }
+
+    fn send_data(
+        &mut self,
+        peer: PeerId,
+        header: Vec<u8>,
+        segments: Vec<Segment>,
+    ) -> Result<Ticket, TransportError> {
+        judge_length(header.len(), "header")?;
+        let total = segments.iter().try_fold(0usize, |sum, segment| sum.checked_add(segment.len));
+        if total.is_none_or(|total| total > isize::MAX as usize) {
+            return Err(TransportError::Unavailable("segments beyond all memory".to_owned()));
+        }
+        let ticket = Ticket(self.new_id());
+        let inline = if header.len() <= MAX_INLINE_BYTES {
+            header
+        } else {
+            let fill = |operation: &mut Operation| operation.bytes = header;
+            self.send(peer, Kind::LongHeader, Purpose::Own, Vec::new(), fill)?;
+            Vec::new()
+        };
+        let fill = |operation: &mut Operation| operation.segments = joined(&segments);
+        self.send(peer, Kind::Data, Purpose::Send(ticket), inline, fill)?;
+        Ok(ticket)
+    }
+
+    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
+        self.usable()?;
+        let Some(announced) = self.announced.get(&data) else {
+            return Err(TransportError::PeerGone("there is no such announced data".to_owned()));
+        };
+        if announced.len != memory.len {
+            return Err(TransportError::Unavailable(format!(
+                "memory of {} bytes for data of {}",
+                memory.len, announced.len
+            )));
+        }
+        let peer = announced.peer;
+        let ticket = Ticket(self.new_id());
+        let Some(announced) = self.answer(data) else { return Ok(ticket) };
+        let Some(connection) = self.connections.get_mut(&peer) else { return Ok(ticket) };
+        let Some(worker) = self.workers.get(&connection.worker) else { return Ok(ticket) };
+        match announced.payload {
+            Payload::Descriptor { data, is_offer } if is_offer || worker.receives_whole_data() => {
+                connection.operations += 1;
+                let operation = Operation::new(peer, Purpose::Receive(ticket), &worker.mailbox);
+                if let Started::Ended(operation) = worker.receive(data, memory, operation) {
+                    self.operation_ended(operation);
+                }
+                return Ok(ticket);
+            }
+            // SAFETY: whole data of that length, taken out of the books above; the caller
+            // promises the memory.
+            Payload::Descriptor { data, .. } => unsafe { worker.copy_out(data, memory) },
+            // SAFETY: as many bytes as announced; the caller promises the memory.
+            Payload::Owned(bytes) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.data, bytes.len());
+            },
+            Payload::Refused => {}
+        }
+        self.events.push_back(Event::Received { ticket, result: Ok(()) });
+        Ok(ticket)
+    }
+
+    fn discard_data(&mut self, data: DataId) {
+        let Some(announced) = self.answer(data) else { return };
+        if let Some(connection) = self.connections.get(&announced.peer) {
+            self.release(connection.worker, announced.payload);
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        let is_busy = connection.operations > 0;
+        connection.cause = Some(TransportError::Cancelled);
+        // The caller knows already: whatever happens now, its end is not told.
+        connection.is_shown = false;
+        self.forget_incoming(peer);
+        self.events
+            .retain(|event| !matches!(event, Event::Message { peer: of, .. } if *of == peer));
+        // Best effort: the peer also sees the endpoint go, on most wires.
+        let _ = self.send(peer, Kind::Bye, Purpose::Own, Vec::new(), |_| {});
+        if is_busy || self.broken {
+            return self.close(peer);
+        }
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        connection.state = State::Leaving { until: Instant::now() + GOODBYE };
+        let Some(worker) = self.workers.get(&connection.worker) else { return };
+        connection.operations += 1;
+        let operation = Operation::new(peer, Purpose::Flush, &worker.mailbox);
+        if let Started::Ended(operation) = worker.flush(connection.endpoint, operation) {
+            self.operation_ended(operation);
+        }
+    }
+
+    fn progress(&mut self) -> Option<Event> {
+        for _ in 0..MAX_ROUNDS {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if !self.round() {
+                break;
+            }
+        }
+        self.events.pop_front()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        if !self.events.is_empty() || !self.workers.values().all(Worker::arm) {
+            return;
+        }
+        let now = Instant::now();
+        let first_end = self.connections.values().filter_map(|connection| match connection.state {
+            State::Leaving { until } => Some(until.saturating_duration_since(now)),
+            _ => None,
+        });
+        let timeout = first_end.fold(timeout, Duration::min);
+        self.wake_event.wait(self.workers.values().map(Worker::event_descriptor), timeout);
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        Arc::clone(&self.wake_event) as Arc<dyn Waker>
+    }
+}
+
+impl Drop for UcxTransport {
+    /// Says goodbye, closes everything, and waits for UCX to let go, for a bounded time.
+    fn drop(&mut self) {
+        let peers: Vec<PeerId> = self.connections.keys().copied().collect();
+        peers.into_iter().for_each(|peer| self.disconnect(peer));
+        let until = Instant::now() + GOODBYE;
+        while !self.connections.is_empty() && Instant::now() < until {
+            self.events.clear();
+            if !self.round() {
+                self.wait(Duration::from_millis(10));
+            }
+        }
+        // Whatever is left, the end of the workers takes away from UCX.
+    }
+}

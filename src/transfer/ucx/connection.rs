@@ -1,0 +1,73 @@
+//! What the transport knows of one connection.
+
+use std::time::Instant;
+
+use ucx_sys::ucp_ep_h;
+
+use super::frame::Direction;
+use super::inbox::Inbox;
+use crate::transfer::transport::TransportError;
+
+/// How far a connection is. It only moves down this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// In use.
+    Open,
+    /// Left by the caller; the goodbye is on its way, and waited for until then.
+    Leaving { until: Instant },
+    /// The endpoint is being closed.
+    Closing,
+    /// The endpoint is gone; only the ends of operations may still come.
+    Closed,
+}
+
+/// See the module.
+pub(super) struct Connection {
+    /// Which worker has the endpoint.
+    pub worker: u64,
+    /// Not to be used once `Closing`.
+    pub endpoint: ucp_ep_h,
+    pub state: State,
+    pub outgoing: Direction,
+    pub incoming: Direction,
+    /// The number of the next message sent.
+    pub next_sequence: u64,
+    pub inbox: Inbox,
+    /// The caller's header of the next data, where it came ahead.
+    pub long_header: Option<Vec<u8>>,
+    /// Bytes of announced data that UCX holds here until the caller answers.
+    pub announced_bytes: usize,
+    /// Announced data that the caller has not answered.
+    pub announced_count: usize,
+    /// Operations that UCX has.
+    pub operations: usize,
+    /// Why it ended: the error of operations that end because of that.
+    pub cause: Option<TransportError>,
+    /// Whether the caller knows it: then its end has to be told.
+    pub is_shown: bool,
+}
+
+// SAFETY: the endpoint is only passed to UCX, by whoever has the transport for itself.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    /// A connection that was just made.
+    pub fn new(worker: u64, endpoint: ucp_ep_h, token: [u8; 16], is_connector: bool) -> Self {
+        Self {
+            worker,
+            endpoint,
+            state: State::Open,
+            outgoing: Direction { token, from_connector: is_connector },
+            incoming: Direction { token, from_connector: !is_connector },
+            next_sequence: 0,
+            // The connecting side's number 0 is its hello.
+            inbox: Inbox::starting_at(u64::from(!is_connector)),
+            long_header: None,
+            announced_bytes: 0,
+            announced_count: 0,
+            operations: 0,
+            cause: None,
+            is_shown: is_connector,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The UCX adapter of the transport port.
+//!
+//! What it is for: bytes between workers by the fastest wire that UCX finds (RDMA, shared memory,
+//! TCP). UCX is opened at run time; [`availability`] tells whether it is there.
+//!
+//! How it works: each transport has one *accepting* worker, whose address it gives away, and
+//! *connecting* workers. A connection starts with a hello that carries the connecting worker's
+//! address and a random token; every message bears the token, so each side knows which connection
+//! it belongs to, and a number, so order is kept ([`inbox`]). UCX pairs endpoints of two workers
+//! by counting them; so a connecting worker never has two endpoints to one accepting worker, now
+//! or later, and no connection can break another.
+//!
+//! Guards: data is written here only into memory named by the caller, by this side: UCX fetches
+//! it, no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind
+//! into UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
+//!
+//! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or make
+//! this side connect to a forged address, can crash the process. Keep UCX on networks that only
+//! workers reach, and take addresses from authenticated peers.
+//!
+//! Never does: change the environment, print, or keep UCX's signal handlers. UCX's own log is
+//! turned off only where this library is the first to load UCX, and `UCX_LOG_LEVEL` is not set.
+
+mod adapter;
+mod connection;
+mod context;
+mod describe;
+mod frame;
+mod inbox;
+mod mailbox;
+mod operation;
+mod status;
+mod wake;
+mod worker;
+
+use std::time::Duration;
+
+pub use adapter::UcxTransport;
+pub use ucx_sys::Version;
+
+use super::transport::TransportError;
+
+/// How a transport uses UCX. The default leaves the choice of wires to UCX and to the operator's
+/// `UCX_*` variables.
+#[derive(Debug, Clone)]
+pub struct UcxOptions {
+    /// UCX's `TLS`: which kinds of wires, such as `tcp` or `shm`.
+    pub tls: Option<String>,
+    /// UCX's `NET_DEVICES`: which devices, such as `lo`. UCX listens on all that are allowed.
+    pub net_devices: Option<String>,
+    /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death
+    /// (shared memory), [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
+    pub keepalive: Duration,
+    /// Most connections at once, both ways together.
+    pub max_connections: usize,
+}
+
+impl Default for UcxOptions {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            net_devices: None,
+            keepalive: Duration::from_secs(2),
+            max_connections: 1024,
+        }
+    }
+}
+
+/// Which UCX is here, or why none can be used.
+pub fn availability() -> Result<Version, TransportError> {
+    context::open_library().map(|library| library.version)
+}
