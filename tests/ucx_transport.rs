@@ -47,7 +47,7 @@ fn conforms_over_tcp() {
 
 #[test]
 fn conforms_over_shared_memory() {
-    conforms("shm");
+    conforms("all");
 }
 
 #[test]

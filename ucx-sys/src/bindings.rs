@@ -633,8 +633,6 @@ pub struct Ucx {
     pub ucp_ep_close_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
     pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
-    pub ucp_ep_flush_nbx:
-        unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
     pub ucp_worker_set_am_recv_handler: unsafe extern "C" fn(
         worker: ucp_worker_h,
         param: *const ucp_am_handler_param_t,
@@ -695,7 +693,6 @@ impl Ucx {
         let ucp_ep_create = __library.get(b"ucp_ep_create\0").map(|sym| *sym)?;
         let ucp_ep_close_nbx = __library.get(b"ucp_ep_close_nbx\0").map(|sym| *sym)?;
         let ucp_ep_print_info = __library.get(b"ucp_ep_print_info\0").map(|sym| *sym)?;
-        let ucp_ep_flush_nbx = __library.get(b"ucp_ep_flush_nbx\0").map(|sym| *sym)?;
         let ucp_worker_set_am_recv_handler =
             __library.get(b"ucp_worker_set_am_recv_handler\0").map(|sym| *sym)?;
         let ucp_am_send_nbx = __library.get(b"ucp_am_send_nbx\0").map(|sym| *sym)?;
@@ -724,7 +721,6 @@ impl Ucx {
             ucp_ep_create,
             ucp_ep_close_nbx,
             ucp_ep_print_info,
-            ucp_ep_flush_nbx,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
             ucp_am_recv_data_nbx,
@@ -839,13 +835,6 @@ impl Ucx {
     }
     pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
         (self.ucp_ep_print_info)(ep, stream)
-    }
-    pub unsafe fn ucp_ep_flush_nbx(
-        &self,
-        ep: ucp_ep_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        (self.ucp_ep_flush_nbx)(ep, param)
     }
     pub unsafe fn ucp_worker_set_am_recv_handler(
         &self,

@@ -29,7 +29,6 @@ const FUNCTIONS: &[&str] = &[
     "ucp_worker_set_am_recv_handler",
     "ucp_ep_create",
     "ucp_ep_close_nbx",
-    "ucp_ep_flush_nbx",
     "ucp_ep_print_info",
     "ucp_am_send_nbx",
     "ucp_am_recv_data_nbx",

@@ -358,10 +358,10 @@ impl UcxTransport {
                 }
                 return self.read_inbox(peer);
             }
-            Purpose::Flush if matches!(state, State::Leaving { .. }) => {
+            Purpose::Bye if matches!(state, State::Leaving { .. }) => {
                 return self.close(peer);
             }
-            Purpose::Fetch | Purpose::Flush | Purpose::Own | Purpose::Close => {}
+            Purpose::Fetch | Purpose::Bye | Purpose::Own | Purpose::Close => {}
         }
         if let (Err(error), State::Open) = (result, state) {
             // A message is lost, and the peer would wait for its number.
@@ -627,21 +627,16 @@ impl Transport for UcxTransport {
         self.forget_incoming(peer);
         self.events
             .retain(|event| !matches!(event, Event::Message { peer: of, .. } if *of == peer));
-        // Best effort: the peer also sees the endpoint go, on most wires.
-        let _ = self.send(peer, Kind::Bye, Purpose::Own, Vec::new(), |_| {});
-        if is_busy || self.broken {
-            return self.close(peer);
-        }
+        // The news of it: on most wires the peer would also see the endpoint go.
+        let said = self.send(peer, Kind::Bye, Purpose::Bye, Vec::new(), |_| {});
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         if connection.state != State::Open {
             return;
         }
-        connection.state = State::Leaving { until: Instant::now() + GOODBYE };
-        let Some(worker) = self.workers.get(&connection.worker) else { return };
-        connection.operations += 1;
-        let operation = Operation::new(peer, Purpose::Flush, &worker.mailbox);
-        if let Started::Ended(operation) = worker.flush(connection.endpoint, operation) {
-            self.operation_ended(operation);
+        if said.is_ok() && !is_busy && connection.operations > 0 {
+            connection.state = State::Leaving { until: Instant::now() + GOODBYE };
+        } else {
+            self.close(peer);
         }
     }
 

@@ -19,8 +19,8 @@ pub(super) enum Purpose {
     Fetch,
     /// A message of the connection's own, such as hello.
     Own,
-    /// Everything up to the last message of this side has left.
-    Flush,
+    /// The last message of this side.
+    Bye,
     /// The end of the endpoint.
     Close,
 }

@@ -271,15 +271,6 @@ impl Worker {
         unsafe { self.context.ucx().ucp_am_data_release(self.handle, descriptor) };
     }
 
-    /// Ends when everything sent before has left.
-    pub fn flush(&self, endpoint: ucp_ep_h, operation: Box<Operation>) -> Started {
-        self.start(operation, |param| {
-            param.cb.send = Some(mailbox::on_sent);
-            // SAFETY: a live endpoint.
-            unsafe { self.context.ucx().ucp_ep_flush_nbx(endpoint, param) }
-        })
-    }
-
     /// Ends the endpoint by force; it is not used again.
     pub fn close(&self, endpoint: ucp_ep_h, operation: Box<Operation>) -> Started {
         self.start(operation, |param| {
