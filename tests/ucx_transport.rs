@@ -1,14 +1,23 @@
-//! The UCX adapter against the real library, on loopback and shared memory.
+//! The UCX adapter against the real library, on the loopback device: the conformance suite, two
+//! processes, a killed peer, and what must not grow or change.
 //!
-//! Skipped, with a reason printed, where there is no UCX.
+//! Skipped, with a reason printed, where there is no UCX. A test that needs a process of its own
+//! starts this very program again: `child` then plays the part that [`PART`] names.
 
 mod transport_conformance;
 
-use std::time::Duration;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use kvhints::transfer::transport::{Transport, TransportError};
+use kvhints::transfer::transport::{Event, Segment, Transport, TransportError};
 use kvhints::transfer::ucx::{availability, UcxOptions, UcxTransport};
-use transport_conformance::{connected, run, until, Side};
+use transport_conformance::{
+    connected, data, gone, message, pattern, received, run, sent, until, whole, Side, PATIENCE,
+};
+
+/// The environment variable that tells a started copy of this program what to do.
+const PART: &str = "KVHINTS_UCX_TEST_PART";
 
 /// False, and says so, where UCX is not installed.
 fn ucx_is_here() -> bool {
@@ -21,36 +30,423 @@ fn ucx_is_here() -> bool {
     }
 }
 
-fn options(tls: &str) -> UcxOptions {
-    UcxOptions {
+fn open(tls: &str) -> UcxTransport {
+    let options = UcxOptions {
         tls: Some(tls.to_owned()),
         net_devices: Some("lo".to_owned()),
         keepalive: Duration::from_millis(200),
         ..UcxOptions::default()
-    }
-}
-
-fn open(tls: &str) -> UcxTransport {
-    UcxTransport::open(options(tls)).expect("UCX starts")
-}
-
-fn conforms(tls: &str) {
-    if ucx_is_here() {
-        run(&mut || (Box::new(open(tls)), Box::new(open(tls))));
-    }
+    };
+    UcxTransport::open(options).expect("UCX starts")
 }
 
 #[test]
 fn conforms_over_tcp() {
-    conforms("tcp");
+    if ucx_is_here() {
+        run(&mut || (Box::new(open("tcp")), Box::new(open("tcp"))));
+    }
 }
 
 #[test]
-fn conforms_over_shared_memory() {
-    conforms("all");
+fn conforms_over_whatever_ucx_chooses() {
+    if ucx_is_here() {
+        run(&mut || (Box::new(open("all")), Box::new(open("all"))));
+    }
 }
 
 #[test]
-fn conforms_over_both() {
-    conforms("tcp,shm");
+fn a_wire_that_does_not_exist_is_an_error() {
+    if !ucx_is_here() {
+        return;
+    }
+    for (tls, devices) in [("no-such-wire", None), ("tcp", Some("no-such-device")), ("a\0b", None)]
+    {
+        let options = UcxOptions {
+            tls: Some(tls.to_owned()),
+            net_devices: devices.map(str::to_owned),
+            ..UcxOptions::default()
+        };
+        let error = UcxTransport::open(options).err().expect("nothing to open");
+        assert!(matches!(error, TransportError::Unavailable(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_transport_may_connect_to_itself() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut transport = open("tcp");
+    let address = transport.address().to_vec();
+    let to_self = transport.connect(&address).expect("a good address");
+    transport.send_message(to_self, b"me".to_vec()).expect("open");
+    let start = Instant::now();
+    let from_self = loop {
+        match transport.progress() {
+            Some(Event::Message { peer, bytes }) => {
+                assert_eq!(bytes, b"me");
+                break peer;
+            }
+            Some(_) => {}
+            None => transport.wait(Duration::from_millis(10)),
+        }
+        assert!(start.elapsed() < PATIENCE);
+    };
+    assert_ne!(from_self, to_self, "the two ends are two connections");
+}
+
+#[test]
+fn the_wires_are_told() {
+    if !ucx_is_here() {
+        return;
+    }
+    let (mut first, mut second) = (open("tcp"), open("tcp"));
+    let (mut a, mut b) = (Side::new(&mut first), Side::new(&mut second));
+    let (to_b, to_a) = connected(&mut a, &mut b);
+    assert_eq!(a.transport.describe(to_b), "tcp/lo");
+    assert_eq!(b.transport.describe(to_a), "tcp/lo");
+}
+
+#[test]
+fn connections_are_bounded() {
+    if !ucx_is_here() {
+        return;
+    }
+    let options = UcxOptions {
+        tls: Some("tcp".to_owned()),
+        net_devices: Some("lo".to_owned()),
+        max_connections: 1,
+        ..UcxOptions::default()
+    };
+    let (mut first, mut second) = (open("tcp"), UcxTransport::open(options).expect("UCX starts"));
+    let (mut a, mut b) = (Side::new(&mut first), Side::new(&mut second));
+    let (_, to_a) = connected(&mut a, &mut b);
+    let address = a.transport.address().to_vec();
+    let error = b.transport.connect(&address).expect_err("one is the limit");
+    assert!(matches!(error, TransportError::Unavailable(_)), "{error}");
+    b.transport.disconnect(to_a);
+    // The place is free again as soon as UCX has let go.
+    let start = Instant::now();
+    while b.transport.connect(&address).is_err() {
+        assert!(start.elapsed() < PATIENCE);
+        assert!(b.transport.progress().is_none());
+    }
+}
+
+// ---- two processes ------------------------------------------------------------------------------
+
+/// A copy of this program that plays `part`; killed when dropped.
+struct Other {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Other {
+    fn start(part: &str) -> Self {
+        let program = std::env::current_exe().expect("a program");
+        let mut child = Command::new(program)
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env(PART, part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("this program starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, lines }
+    }
+
+    /// The rest of the line that has `word`.
+    fn line(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        while self.lines.read_line(&mut line).expect("readable") > 0 {
+            // The harness of the tests writes on the same lines.
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("the other process ended without {word}: {}", self.errors());
+    }
+
+    fn address(&mut self) -> Vec<u8> {
+        let digits = self.line("ADDRESS ");
+        (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex"))
+            .collect()
+    }
+
+    fn errors(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(stream) = &mut self.child.stderr {
+            stream.read_to_string(&mut text).expect("readable");
+        }
+        text
+    }
+
+    /// Waits for its end: it did well and wrote nothing on stderr.
+    fn ends_well(mut self) {
+        let errors = self.errors();
+        let status = self.child.wait().expect("a child");
+        assert!(status.success(), "{status}: {errors}");
+        assert_eq!(errors, "", "nothing may be written on stderr");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // Fails where it ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test of its own: plays a part in the tests below, in their child processes.
+#[test]
+fn child() {
+    let Ok(part) = std::env::var(PART) else { return };
+    match part.as_str() {
+        "echo" => play_echo(),
+        "stuck" => play_stuck(),
+        "many connections" => play_many_connections(),
+        "signals" => play_signals(),
+        other => panic!("no part {other}"),
+    }
+}
+
+fn tell_address(transport: &UcxTransport) {
+    let digits: String = transport.address().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("\nADDRESS {digits}");
+}
+
+/// Drives one transport alone until `done` gives something.
+fn alone<T>(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        while let Some(event) = side.transport.progress() {
+            side.events.push(event);
+        }
+        if let Some(found) = done(side) {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", side.events);
+        side.transport.wait(Duration::from_millis(50));
+    }
+}
+
+/// Sends back what it gets, until its peer leaves.
+fn play_echo() {
+    let mut transport = open("all");
+    tell_address(&transport);
+    let mut side = Side::new(&mut transport);
+    let mut kept = Vec::new();
+    alone(&mut side, "the end of the peer", |side| {
+        for event in std::mem::take(&mut side.events) {
+            match event {
+                Event::Message { peer, bytes } => {
+                    side.transport.send_message(peer, bytes).expect("open");
+                }
+                Event::Data { peer, header, len, id } => {
+                    let mut memory = vec![0; len];
+                    let ticket =
+                        side.transport.receive_data(id, whole(&mut memory)).expect("announced");
+                    kept.push((ticket, peer, header, memory));
+                }
+                Event::Received { ticket, result } => {
+                    result.expect("received");
+                    let found = kept.iter_mut().find(|(of, ..)| *of == ticket).expect("known");
+                    let (_, peer, header, memory) = found;
+                    let segments = vec![whole(memory)];
+                    side.transport.send_data(*peer, header.clone(), segments).expect("open");
+                }
+                Event::Sent { .. } => {}
+                Event::PeerGone { .. } => return Some(()),
+            }
+        }
+        None
+    });
+}
+
+/// Announces a lot, answers nothing.
+fn play_stuck() {
+    let mut transport = open("all");
+    tell_address(&transport);
+    let mut side = Side::new(&mut transport);
+    let (peer, _) = alone(&mut side, "a message", |side| side.take(message));
+    let mut block = vec![7; 8 << 20];
+    for _ in 0..4 {
+        side.transport.send_data(peer, Vec::new(), vec![whole(&mut block)]).expect("open");
+    }
+    alone(&mut side, "the end by force", |_| None::<()>);
+}
+
+#[test]
+fn two_processes_exchange_data() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut other = Other::start("echo");
+    let address = other.address();
+    let mut transport = open("all");
+    let mut side = Side::new(&mut transport);
+    let peer = side.transport.connect(&address).expect("a good address");
+    for (seed, len) in (0u64..).zip([1, 1_000, 65_536, 1 << 20, 8 << 20]) {
+        let mut bytes = pattern(len, seed);
+        let (left, right) = bytes.split_at_mut(len / 3);
+        let segments = vec![whole(right), whole(left)];
+        let header = seed.to_le_bytes().to_vec();
+        let sending = side.transport.send_data(peer, header.clone(), segments).expect("open");
+        side.transport.send_message(peer, header.clone()).expect("open");
+        assert_eq!(alone(&mut side, "the message", |side| side.take(message)).1, header);
+        let (_, seen, back_len, id) = alone(&mut side, "the data", |side| side.take(data));
+        assert_eq!((seen, back_len), (header, len));
+        let mut memory = vec![0; len];
+        let receiving = side.transport.receive_data(id, whole(&mut memory)).expect("announced");
+        assert_eq!(alone(&mut side, "the end", |side| side.take(received(receiving))), Ok(()));
+        assert_eq!(alone(&mut side, "the end", |side| side.take(sent(sending))), Ok(()));
+        assert!(memory[..len - len / 3] == bytes[len / 3..], "{len} bytes differ");
+        assert!(memory[len - len / 3..] == bytes[..len / 3], "{len} bytes differ");
+    }
+    side.transport.disconnect(peer);
+    while side.transport.progress().is_some() {}
+    drop(transport);
+    other.ends_well();
+}
+
+#[test]
+fn a_killed_peer_is_gone_and_every_ticket_ends() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut other = Other::start("stuck");
+    let address = other.address();
+    let mut transport = open("all");
+    let mut side = Side::new(&mut transport);
+    let peer = side.transport.connect(&address).expect("a good address");
+    let mut tickets = vec![side.transport.send_message(peer, b"go".to_vec()).expect("open")];
+    let (_, _, len, id) = alone(&mut side, "the data", |side| side.take(data));
+    // Nobody at the other side works on these any more.
+    let mut blocks: Vec<Vec<u8>> = (0..8).map(|at| pattern(4 << 20, at)).collect();
+    for block in &mut blocks {
+        let segments = vec![whole(block)];
+        tickets.push(side.transport.send_data(peer, Vec::new(), segments).expect("open"));
+    }
+    let mut memory = vec![0; len];
+    let receiving = side.transport.receive_data(id, whole(&mut memory)).expect("announced");
+    other.child.kill().expect("it lives");
+    other.child.wait().expect("a child");
+    alone(&mut side, "the news", |side| side.take(gone(peer)));
+    alone(&mut side, "the receive's event", |side| side.take(received(receiving))).ok();
+    memory.fill(0);
+    for ticket in tickets {
+        alone(&mut side, "a ticket's event", |side| side.take(sent(ticket))).ok();
+    }
+    assert!(side.transport.send_message(peer, Vec::new()).is_err());
+    side.events.clear();
+    // What remains is able to work with others, and at its end nothing waits for the dead.
+    let mut fresh = open("all");
+    let mut second = Side::new(&mut fresh);
+    connected(&mut side, &mut second);
+    drop(transport);
+    assert!(memory.iter().all(|byte| *byte == 0), "written after the event");
+}
+
+#[test]
+fn a_dead_address_is_a_gone_peer() {
+    if !ucx_is_here() {
+        return;
+    }
+    let address = open("tcp").address().to_vec();
+    let mut transport = open("tcp");
+    let mut side = Side::new(&mut transport);
+    // Refused at once, or told later: both are right.
+    if let Ok(peer) = side.transport.connect(&address) {
+        let ticket = side.transport.send_message(peer, b"anybody?".to_vec());
+        alone(&mut side, "the news", |side| side.take(gone(peer)));
+        if let Ok(ticket) = ticket {
+            let result = alone(&mut side, "the ticket", |side| side.take(sent(ticket)));
+            assert!(result.is_err());
+        }
+    }
+}
+
+#[test]
+fn many_connections_leave_nothing_behind() {
+    if ucx_is_here() {
+        Other::start("many connections").ends_well();
+    }
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("a Linux").count()
+}
+
+fn play_many_connections() {
+    let (mut first, mut second) = (open("tcp"), open("tcp"));
+    let one = |first: &mut UcxTransport, second: &mut UcxTransport, at: usize| {
+        let (mut a, mut b) = (Side::new(first), Side::new(second));
+        let (to_b, to_a) = connected(&mut a, &mut b);
+        let mut bytes = pattern(20_000, 1);
+        // Left in all states: with nothing, with data announced, from either side.
+        if at.is_multiple_of(2) {
+            let segments: Vec<Segment> = vec![whole(&mut bytes)];
+            let ticket = a.transport.send_data(to_b, Vec::new(), segments).expect("open");
+            until(&mut a, &mut b, "the announcement", |_, b| b.take(data));
+            a.transport.disconnect(to_b);
+            until(&mut a, &mut b, "the end", |a, _| a.take(sent(ticket))).ok();
+            until(&mut a, &mut b, "the news", |_, b| b.take(gone(to_a)));
+        } else {
+            b.transport.disconnect(to_a);
+            until(&mut a, &mut b, "the news", |a, _| a.take(gone(to_b)));
+        }
+    };
+    let settle = |first: &mut UcxTransport, second: &mut UcxTransport| {
+        let start = Instant::now();
+        while first.connection_count() + second.connection_count() > 0 {
+            assert!(start.elapsed() < PATIENCE);
+            assert!(first.progress().is_none() && second.progress().is_none());
+        }
+    };
+    for at in 0..20 {
+        one(&mut first, &mut second, at);
+    }
+    settle(&mut first, &mut second);
+    let before = open_descriptors();
+    for at in 0..200 {
+        one(&mut first, &mut second, at);
+    }
+    settle(&mut first, &mut second);
+    let after = open_descriptors();
+    assert!(after <= before + 4, "{before} descriptors grew to {after}");
+    drop((first, second));
+    assert!(open_descriptors() < before, "the transports keep descriptors");
+}
+
+#[test]
+fn signal_handlers_stay_the_hosts() {
+    if ucx_is_here() {
+        Other::start("signals").ends_well();
+    }
+}
+
+fn play_signals() {
+    let dispositions = || -> Vec<usize> {
+        (1..=31)
+            .map(|signal| {
+                // SAFETY: reads the disposition into a zeroed local.
+                unsafe {
+                    let mut now: libc::sigaction = std::mem::zeroed();
+                    libc::sigaction(signal, std::ptr::null(), &mut now);
+                    now.sa_sigaction
+                }
+            })
+            .collect()
+    };
+    let before = dispositions();
+    let (mut first, mut second) = (open("all"), open("all"));
+    connected(&mut Side::new(&mut first), &mut Side::new(&mut second));
+    assert_eq!(dispositions(), before);
+    drop((first, second));
+    assert_eq!(dispositions(), before);
 }
