@@ -93,12 +93,7 @@ fn receive(options: UcxOptions, tls: &str) -> Fallible<()> {
     Ok(())
 }
 
-fn run(
-    transport: &mut UcxTransport,
-    peer: PeerId,
-    memory: &mut [u8],
-    size: usize,
-) -> Fallible<()> {
+fn run(transport: &mut UcxTransport, peer: PeerId, memory: &mut [u8], size: usize) -> Fallible<()> {
     transport.send_message(peer, size.to_string().into_bytes())?;
     let mut targets = memory.chunks_exact_mut(size);
     let mut left = targets.len();

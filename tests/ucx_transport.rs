@@ -30,11 +30,13 @@ fn ucx_is_here() -> bool {
     }
 }
 
+/// With `tcp` all data goes through UCX; otherwise it is read directly where that is possible.
 fn open(tls: &str) -> UcxTransport {
     let options = UcxOptions {
         tls: Some(tls.to_owned()),
         net_devices: Some("lo".to_owned()),
         keepalive: Duration::from_millis(200),
+        direct: tls != "tcp",
         ..UcxOptions::default()
     };
     UcxTransport::open(options).expect("UCX starts")
@@ -105,6 +107,11 @@ fn the_wires_are_told() {
     let (to_b, to_a) = connected(&mut a, &mut b);
     assert_eq!(a.transport.describe(to_b), "tcp/lo");
     assert_eq!(b.transport.describe(to_a), "tcp/lo");
+    // A process can always read itself.
+    let (mut first, mut second) = (open("all"), open("all"));
+    let (mut a, mut b) = (Side::new(&mut first), Side::new(&mut second));
+    let (_, to_a) = connected(&mut a, &mut b);
+    assert!(b.transport.describe(to_a).starts_with("direct, "), "{}", b.transport.describe(to_a));
 }
 
 #[test]

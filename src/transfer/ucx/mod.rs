@@ -10,8 +10,11 @@
 //! by counting them; so a connecting worker never has two endpoints to one accepting worker, now
 //! or later, and no connection can break another.
 //!
-//! Guards: data is written here only into memory named by the caller, by this side: UCX fetches
-//! it, no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind
+//! Between processes of one host the receiver reads data straight from the sender's memory
+//! ([`direct`]); UCX then carries the messages only.
+//!
+//! Guards: data is written here only into memory named by the caller, by this side: it
+//! is fetched, no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind
 //! into UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
 //!
 //! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or make
@@ -25,6 +28,7 @@ mod adapter;
 mod connection;
 mod context;
 mod describe;
+mod direct;
 mod frame;
 mod inbox;
 mod mailbox;
@@ -51,6 +55,9 @@ pub struct UcxOptions {
     /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death
     /// (shared memory), [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
     pub keepalive: Duration,
+    /// Whether data between processes of one host is read by the receiver straight from the
+    /// sender's memory. Right for host memory only: turn it off where segments may lie on a device.
+    pub direct: bool,
     /// Most connections at once, both ways together.
     pub max_connections: usize,
 }
@@ -61,6 +68,7 @@ impl Default for UcxOptions {
             tls: None,
             net_devices: None,
             keepalive: Duration::from_secs(2),
+            direct: true,
             max_connections: 1024,
         }
     }
