@@ -813,6 +813,16 @@ impl Drop for UcxTransport {
                 self.wait(Duration::from_millis(10));
             }
         }
-        // Whatever is left, the end of the workers takes away from UCX.
+        // Goodbyes that nobody took are given up; a worker whose endpoints would not close in time
+        // is left behind (see there).
+        for peer in self.connections.keys().copied().collect::<Vec<_>>() {
+            let state = self.connections.get(&peer).map(|connection| connection.state);
+            if matches!(state, Some(State::Leaving { .. })) {
+                self.close(peer);
+            }
+        }
+        for _ in 0..MAX_ROUNDS {
+            self.round();
+        }
     }
 }

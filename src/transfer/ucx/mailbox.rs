@@ -183,8 +183,8 @@ pub(super) unsafe extern "C" fn on_sent(
     user_data: *mut c_void,
 ) {
     let operation = user_data.cast::<Operation>();
-    // SAFETY: an operation is alive until it is taken out of `outstanding`, which happens only
-    // here and after the worker is gone; its mailbox outlives the worker.
+    // SAFETY: an operation is alive until it is taken out of `outstanding`, here or when UCX did
+    // not take it; its mailbox outlives the worker.
     let mailbox = unsafe { &*(*operation).mailbox };
     mailbox.guarded((), || mailbox.ended(operation, status));
     // SAFETY: UCX allows to free a request in its own callback, and nobody else knows it.

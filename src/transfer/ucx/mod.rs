@@ -30,6 +30,8 @@ mod context;
 mod describe;
 mod direct;
 mod frame;
+#[cfg(test)]
+mod hostile;
 mod inbox;
 mod mailbox;
 mod operation;

@@ -1,7 +1,7 @@
 //! One send, receive or close that UCX works on, with the memory that UCX reads for it.
 //!
-//! UCX holds the address of an [`Operation`] as user data until it calls back. The mailbox keeps
-//! a list of those out there, so that what UCX never calls back for is freed after its worker.
+//! UCX holds the address of an [`Operation`] as user data until it calls back; the mailbox keeps
+//! a list of those out there.
 
 use ucx_sys::{ucp_dt_iov_t, ucs_status_t};
 

@@ -1,7 +1,7 @@
 //! One UCX worker: its address, its endpoints' operations, its mailbox.
 //!
 //! All calls into UCX for a connection are here. A worker is destroyed before its mailbox and
-//! before its context; what UCX still had of ours is freed after that.
+//! before its context, and only if UCX has nothing of ours any more.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -308,12 +308,16 @@ impl Worker {
 }
 
 impl Drop for Worker {
+    /// Destroys the worker. UCX aborts the process if one with unfinished operations is destroyed;
+    /// such a worker, whose endpoints would not close, is left to the end of the process.
     fn drop(&mut self) {
+        if !self.mailbox.outstanding.borrow().is_empty() {
+            let unused = Mailbox::new(Arc::clone(&self.context));
+            std::mem::forget(std::mem::replace(&mut self.mailbox, unused));
+            std::mem::forget(Arc::clone(&self.context));
+            return;
+        }
         // SAFETY: ours, destroyed once; its callbacks still find the mailbox.
         unsafe { self.context.ucx().ucp_worker_destroy(self.handle) };
-        for operation in self.mailbox.outstanding.take() {
-            // SAFETY: from Box::into_raw, and the worker that could call back is gone.
-            drop(unsafe { Box::from_raw(operation) });
-        }
     }
 }

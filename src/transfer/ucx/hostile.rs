@@ -1,0 +1,258 @@
+//! Tests with a peer that speaks the transport's wire, but not by its rules.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::Context;
+use super::direct::{self, Beacon, Place};
+use super::frame::{decode_address, Direction, Header, Kind};
+use super::operation::{Operation, Purpose};
+use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
+use super::{availability, UcxOptions, UcxTransport};
+use crate::transfer::transport::{
+    Event, PeerId, Segment, Transport, TransportError, MAX_MESSAGE_BYTES,
+};
+
+const TOKEN: [u8; 16] = *b"sixteen bytes ok";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options() -> UcxOptions {
+    UcxOptions {
+        tls: Some("tcp".to_owned()),
+        net_devices: Some("lo".to_owned()),
+        ..UcxOptions::default()
+    }
+}
+
+/// A worker of UCX and an endpoint to the transport under test.
+struct Rogue {
+    worker: Worker,
+    endpoint: ucx_sys::ucp_ep_h,
+    beacon: Beacon,
+}
+
+impl Rogue {
+    fn new(transport: &UcxTransport) -> Self {
+        let context = Arc::new(Context::open(&options()).expect("UCX starts"));
+        let worker = Worker::create(&context).expect("a worker");
+        let address = decode_address(transport.address()).expect("a good address");
+        let endpoint = worker.connect(address).expect("an endpoint");
+        Self { worker, endpoint, beacon: Beacon::new(TOKEN) }
+    }
+
+    fn send_raw(&self, id: u32, header: Vec<u8>, bytes: Vec<u8>) {
+        let mut operation = Operation::new(PeerId(0), Purpose::Own, &self.worker.mailbox);
+        operation.header = header;
+        operation.bytes = bytes;
+        if let Started::Ended(operation) = self.worker.send(self.endpoint, id, 0, operation) {
+            assert_eq!(operation.status, ucx_sys::UCS_OK);
+        }
+    }
+
+    fn send(&self, kind: Kind, sequence: u64, inline: &[u8], bytes: Vec<u8>) {
+        let direction = Direction { token: TOKEN, from_connector: true };
+        let header = Header { kind, direction, sequence, inline: inline.to_vec() };
+        let id = if kind == Kind::Data { DATA_ID } else { CONTROL_ID };
+        self.send_raw(id, header.encode(), bytes);
+    }
+
+    fn hello(&self, place: Place) {
+        self.send(Kind::Hello, 0, b"", [&place.encode()[..], &self.worker.address].concat());
+    }
+
+    /// Drives both until the transport tells something.
+    fn event(&self, transport: &mut UcxTransport) -> Event {
+        let start = Instant::now();
+        loop {
+            self.worker.progress();
+            if let Some(event) = transport.progress() {
+                return event;
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing happened");
+        }
+    }
+
+    /// Greets and sends a first message, so that the transport's caller knows the connection.
+    fn introduced(&self, transport: &mut UcxTransport) -> PeerId {
+        self.hello(self.beacon.place());
+        self.send(Kind::Message, 1, b"", b"first".to_vec());
+        match self.event(transport) {
+            Event::Message { peer, bytes } => {
+                assert_eq!(bytes, b"first");
+                peer
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Rogue {
+    fn drop(&mut self) {
+        let close = Operation::new(PeerId(0), Purpose::Close, &self.worker.mailbox);
+        drop(self.worker.close(self.endpoint, close));
+        let start = Instant::now();
+        while !self.worker.mailbox.outstanding.borrow().is_empty() && start.elapsed() < PATIENCE {
+            self.worker.progress();
+        }
+    }
+}
+
+fn with_rogue(test: impl FnOnce(&mut UcxTransport, &Rogue)) {
+    if let Err(error) = availability() {
+        return println!("skipped: {error}");
+    }
+    let mut transport = UcxTransport::open(options()).expect("UCX starts");
+    let rogue = Rogue::new(&transport);
+    test(&mut transport, &rogue);
+}
+
+/// Whatever `misbehave` sends ends the connection, and nothing else.
+fn ends_the_connection(misbehave: impl FnOnce(&Rogue)) {
+    with_rogue(|transport, rogue| {
+        let peer = rogue.introduced(transport);
+        misbehave(rogue);
+        match rogue.event(transport) {
+            Event::PeerGone { peer: of, error: TransportError::PeerGone(text) } => {
+                assert_eq!(of, peer);
+                assert!(text.contains("broke the rules"), "{text}");
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+        assert!(transport.send_message(peer, Vec::new()).is_err());
+        let address = transport.address().to_vec();
+        transport.connect(&address).expect("others are served");
+    });
+}
+
+#[test]
+fn a_number_used_twice_ends_the_connection() {
+    ends_the_connection(|rogue| rogue.send(Kind::Message, 1, b"", b"again".to_vec()));
+}
+
+#[test]
+fn a_number_far_ahead_ends_the_connection() {
+    ends_the_connection(|rogue| rogue.send(Kind::Data, 1 << 40, b"", vec![1; 100_000]));
+}
+
+#[test]
+fn a_message_over_the_limit_ends_the_connection() {
+    ends_the_connection(|rogue| {
+        rogue.send(Kind::Message, 2, b"", vec![0; MAX_MESSAGE_BYTES + 1]);
+    });
+}
+
+#[test]
+fn two_long_headers_end_the_connection() {
+    ends_the_connection(|rogue| {
+        rogue.send(Kind::LongHeader, 2, b"", b"one".to_vec());
+        rogue.send(Kind::LongHeader, 3, b"", b"two".to_vec());
+    });
+}
+
+#[test]
+fn an_answer_to_no_data_ends_the_connection() {
+    ends_the_connection(|rogue| rogue.send(Kind::Done, 2, b"", vec![9; 8]));
+    ends_the_connection(|rogue| rogue.send(Kind::Done, 2, b"", vec![9; 3]));
+}
+
+#[test]
+fn strange_looks_at_memory_end_the_connection() {
+    ends_the_connection(|rogue| rogue.send(Kind::Peek, 2, b"", Vec::new()));
+    ends_the_connection(|rogue| {
+        rogue.send(Kind::Peek, 2, b"", vec![1; 13]);
+        rogue.send(Kind::Peek, 3, b"", vec![1; 13]);
+    });
+}
+
+#[test]
+fn direct_data_beyond_the_bounds_ends_the_connection() {
+    ends_the_connection(|rogue| rogue.send(Kind::Direct, 2, b"", vec![0xff; 16]));
+    ends_the_connection(|rogue| rogue.send(Kind::Direct, 2, b"", vec![0; 15]));
+}
+
+#[test]
+fn direct_data_without_a_beacon_ends_the_connection() {
+    with_rogue(|transport, rogue| {
+        rogue.hello(Place { process: std::process::id(), address: 4096 });
+        rogue.send(Kind::Message, 1, b"", b"first".to_vec());
+        rogue.send(Kind::Direct, 2, b"", vec![0; 16]);
+        assert!(matches!(rogue.event(transport), Event::Message { .. }));
+        assert!(matches!(rogue.event(transport), Event::PeerGone { .. }));
+    });
+}
+
+#[test]
+fn direct_data_that_cannot_be_read_is_a_failed_receive() {
+    with_rogue(|transport, rogue| {
+        rogue.introduced(transport);
+        let nowhere = [4096u64.to_le_bytes(), 20_000u64.to_le_bytes()].concat();
+        rogue.send(Kind::Direct, 2, b"what", nowhere);
+        let Event::Data { header, len, id, .. } = rogue.event(transport) else {
+            panic!("no announcement");
+        };
+        assert_eq!((&header[..], len), (&b"what"[..], 20_000));
+        let mut memory = vec![0; len];
+        let target = Segment { data: memory.as_mut_ptr(), len };
+        transport.receive_data(id, target).expect("announced");
+        assert!(matches!(rogue.event(transport), Event::Received { result: Err(_), .. }));
+    });
+}
+
+#[test]
+fn direct_data_of_a_sender_that_left_is_a_failed_receive() {
+    with_rogue(|transport, rogue| {
+        rogue.introduced(transport);
+        let bytes = vec![5u8; direct::MIN_BYTES];
+        let runs = [bytes.as_ptr().addr() as u64, bytes.len() as u64];
+        let runs: Vec<u8> = runs.iter().flat_map(|number| number.to_le_bytes()).collect();
+        rogue.send(Kind::Direct, 2, b"", runs);
+        let Event::Data { len, id, .. } = rogue.event(transport) else {
+            panic!("no announcement");
+        };
+        rogue.beacon.wipe();
+        let mut memory = vec![0; len];
+        let target = Segment { data: memory.as_mut_ptr(), len };
+        transport.receive_data(id, target).expect("announced");
+        assert!(matches!(rogue.event(transport), Event::Received { result: Err(_), .. }));
+    });
+}
+
+#[test]
+fn what_is_none_of_ours_is_dropped() {
+    with_rogue(|transport, rogue| {
+        rogue.send_raw(CONTROL_ID, Vec::new(), b"no header".to_vec());
+        rogue.send_raw(CONTROL_ID, vec![0xff; 40], vec![0; 1 << 20]);
+        rogue.send_raw(DATA_ID, vec![0; 36], vec![0; 1 << 20]);
+        // Of no connection, small and large.
+        rogue.send(Kind::Message, 1, b"", b"early".to_vec());
+        rogue.send(Kind::Data, 1, b"early", vec![0; 1 << 20]);
+        rogue.send(Kind::Message, 1, b"", vec![0; 1 << 20]);
+        rogue.send(Kind::Bye, 1, b"", Vec::new());
+        let peer = rogue.introduced(transport);
+        // A second hello with the same token changes nothing.
+        rogue.hello(rogue.beacon.place());
+        rogue.send(Kind::Message, 2, b"", b"second".to_vec());
+        match rogue.event(transport) {
+            Event::Message { peer: of, bytes } => {
+                assert_eq!((of, &bytes[..]), (peer, &b"second"[..]));
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    });
+}
+
+#[test]
+fn whoever_greets_and_leaves_was_never_there() {
+    with_rogue(|transport, rogue| {
+        rogue.hello(Place::NOWHERE);
+        rogue.send(Kind::Bye, 1, b"", Vec::new());
+        let start = Instant::now();
+        let mut was_there = false;
+        while !was_there || transport.connection_count() > 0 {
+            rogue.worker.progress();
+            assert!(transport.progress().is_none(), "nobody was told of it before");
+            was_there |= transport.connection_count() > 0 || start.elapsed().as_secs() > 1;
+            assert!(start.elapsed() < PATIENCE);
+        }
+    });
+}
