@@ -214,7 +214,8 @@ impl Drop for Other {
 fn child() {
     let Ok(part) = std::env::var(PART) else { return };
     match part.as_str() {
-        "echo" => play_echo(),
+        "echo" => play_echo("all"),
+        "echo over tcp" => play_echo("tcp"),
         "stuck" => play_stuck(),
         "many connections" => play_many_connections(),
         "signals" => play_signals(),
@@ -243,8 +244,8 @@ fn alone<T>(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> Opti
 }
 
 /// Sends back what it gets, until its peer leaves.
-fn play_echo() {
-    let mut transport = open("all");
+fn play_echo(tls: &str) {
+    let mut transport = open(tls);
     tell_address(&transport);
     let mut side = Side::new(&mut transport);
     let mut kept = Vec::new();
@@ -357,6 +358,95 @@ fn a_killed_peer_is_gone_and_every_ticket_ends() {
     connected(&mut side, &mut second);
     drop(transport);
     assert!(memory.iter().all(|byte| *byte == 0), "written after the event");
+}
+
+/// Whatever both were doing: `moment` events after the start, the other one dies.
+fn survives_a_death_at(moment: usize, tls: &str, part: &str) {
+    let mut other = Other::start(part);
+    let address = other.address();
+    let mut transport = open(tls);
+    let peer = transport.connect(&address).expect("a good address");
+    let mut blocks: Vec<Vec<u8>> = (0..6).map(|at| pattern(50_000 << at, at)).collect();
+    let mut open_sends = std::collections::HashSet::new();
+    let mut open_receives = std::collections::HashMap::new();
+    let mut received_events = 0;
+    let mut is_gone = false;
+    let mut left = moment;
+    for block in &mut blocks {
+        let segments = vec![whole(block)];
+        open_sends.insert(transport.send_data(peer, vec![1; 300], segments).expect("open"));
+    }
+    let start = Instant::now();
+    while !is_gone || !open_sends.is_empty() || !open_receives.is_empty() {
+        if left == 0 {
+            other.child.kill().expect("a child");
+        }
+        left = left.wrapping_sub(1);
+        match transport.progress() {
+            Some(Event::Sent { ticket, .. }) => assert!(open_sends.remove(&ticket)),
+            Some(Event::Data { id, len, .. }) => {
+                let mut memory = vec![0; len];
+                let ticket =
+                    transport.receive_data(id, whole(&mut memory)).expect("announced just now");
+                open_receives.insert(ticket, memory);
+            }
+            Some(Event::Received { ticket, .. }) => {
+                received_events += 1;
+                assert!(open_receives.remove(&ticket).is_some());
+            }
+            Some(Event::PeerGone { peer: of, .. }) => {
+                assert!(of == peer && !is_gone);
+                is_gone = true;
+            }
+            Some(event) => panic!("unexpected: {event:?}"),
+            None => transport.wait(Duration::from_millis(1)),
+        }
+        assert!(start.elapsed() < PATIENCE, "{moment}: {open_sends:?} {received_events} {is_gone}");
+    }
+    assert!(transport.progress().is_none(), "one event for each ticket");
+}
+
+#[test]
+fn a_death_at_any_moment_is_survived() {
+    if !ucx_is_here() {
+        return;
+    }
+    for moment in [0, 1, 2, 3, 5, 8, 10, 12, 14, 16, 18, 21, 25, 30, 40] {
+        survives_a_death_at(moment, "tcp", "echo over tcp");
+        survives_a_death_at(moment, "all", "echo");
+    }
+}
+
+#[test]
+fn a_transport_may_be_dropped_with_everything_pending() {
+    if !ucx_is_here() {
+        return;
+    }
+    for tls in ["tcp", "all"] {
+        for first_to_go in 0..2 {
+            let (mut first, mut second) = (open(tls), open(tls));
+            let mut blocks: Vec<Vec<u8>> = (0..6).map(|at| pattern(50_000 << at, at)).collect();
+            let mut memory = vec![0; 50_000];
+            let mut a = Side::new(&mut first);
+            let mut b = Side::new(&mut second);
+            let (to_b, to_a) = connected(&mut a, &mut b);
+            for block in &mut blocks {
+                a.transport.send_data(to_b, vec![1; 300], vec![whole(block)]).expect("open");
+                b.transport.send_message(to_a, vec![2; 1 << 20]).expect("open");
+            }
+            let (.., id) = until(&mut a, &mut b, "the announcement", |_, b| b.take(data));
+            b.transport.receive_data(id, whole(&mut memory)).expect("announced");
+            let start = Instant::now();
+            if first_to_go == 0 {
+                drop(first);
+                drop(second);
+            } else {
+                drop(second);
+                drop(first);
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
 }
 
 #[test]
