@@ -129,9 +129,11 @@ pub fn connected(a: &mut Side, b: &mut Side) -> (PeerId, PeerId) {
     (b_at_a, a_at_b)
 }
 
+type Step = fn(&mut Side, &mut Side);
+
 /// The whole suite; `make` gives two fresh transports of the same kind.
 pub fn run(make: &mut dyn FnMut() -> (Box<dyn Transport>, Box<dyn Transport>)) {
-    let steps: [(&str, fn(&mut Side, &mut Side)); 12] = [
+    let steps: [(&str, Step); 12] = [
         ("messages come in order", messages_come_in_order),
         ("data of all sizes arrives", data_of_all_sizes_arrives),
         ("order holds between kinds", order_holds_between_kinds),

@@ -173,7 +173,7 @@ impl UcxTransport {
         let is_left_to_ucx = matches!(kind, Kind::Message | Kind::LongHeader | Kind::Data);
         let flags = if is_left_to_ucx { 0 } else { UCP_AM_SEND_FLAG_EAGER };
         if let Started::Ended(operation) = worker.send(endpoint, id, flags, operation) {
-            self.operation_ended(operation);
+            self.operation_ended(*operation);
         }
         Ok(())
     }
@@ -418,12 +418,12 @@ impl UcxTransport {
         let memory = Segment { data: operation.bytes.as_mut_ptr(), len };
         connection.operations += 1;
         if let Started::Ended(operation) = worker.receive(descriptor, memory, operation) {
-            self.operation_ended(operation);
+            self.operation_ended(*operation);
         }
     }
 
     /// The one place where an operation ends.
-    fn operation_ended(&mut self, operation: Box<Operation>) {
+    fn operation_ended(&mut self, operation: Operation) {
         let peer = operation.peer;
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         if operation.purpose == Purpose::Close {
@@ -500,7 +500,7 @@ impl UcxTransport {
         let operation = Operation::new(peer, Purpose::Close, &worker.mailbox);
         // Whatever an ended close came to (a reset by the peer is one), the endpoint is gone.
         if let Started::Ended(operation) = worker.close(connection.endpoint, operation) {
-            self.operation_ended(operation);
+            self.operation_ended(*operation);
         }
     }
 
@@ -706,7 +706,7 @@ impl Transport for UcxTransport {
                 connection.operations += 1;
                 let operation = Operation::new(peer, Purpose::Receive(ticket), &worker.mailbox);
                 if let Started::Ended(operation) = worker.receive(data, memory, operation) {
-                    self.operation_ended(operation);
+                    self.operation_ended(*operation);
                 }
                 return Ok(ticket);
             }

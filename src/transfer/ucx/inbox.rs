@@ -208,7 +208,7 @@ mod tests {
             Slot::Ready(Item::Data { header: Vec::new(), payload, len })
         };
         assert!(inbox.put(1, data(MAX_WAITING_BYTES)).is_ok());
-        let refused = inbox.put(2, data(1)).err().expect("over the bound");
+        let refused = inbox.put(2, data(1)).expect_err("over the bound");
         assert!(refused.into_descriptor().is_some(), "the refused one can be released");
         assert_eq!(inbox.drain().len(), 1);
         assert!(inbox.put(3, data(MAX_WAITING_BYTES)).is_ok(), "nothing waits any more");

@@ -53,7 +53,7 @@ pub(super) struct Mailbox {
     /// Endpoints that broke.
     pub failures: RefCell<Vec<(ucp_ep_h, ucs_status_t)>>,
     /// Operations that ended.
-    pub completions: RefCell<Vec<Box<Operation>>>,
+    pub completions: RefCell<Vec<Operation>>,
     /// Operations that UCX has.
     pub outstanding: RefCell<HashSet<*mut Operation>>,
     /// A callback panicked.
@@ -88,7 +88,7 @@ impl Mailbox {
         if self.outstanding.borrow_mut().remove(&operation) {
             // SAFETY: it was outstanding, so it came from Box::into_raw and this is its only
             // return.
-            let mut operation = unsafe { Box::from_raw(operation) };
+            let mut operation = *unsafe { Box::from_raw(operation) };
             operation.status = status;
             self.completions.borrow_mut().push(operation);
         }
