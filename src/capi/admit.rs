@@ -79,12 +79,7 @@ pub unsafe extern "C" fn kvh_admit(
     verdict_out: *mut i32,
     snapshot_out: *mut *mut kvh_snapshot_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let context = match unsafe { handle::get(context) } {
-        Ok(context) => context,
-        Err(status) => return status as kvh_status_t,
-    };
-    guard::with_context(context, || {
+    let call = |context: &Context| {
         // SAFETY: the caller's promise.
         let (json, verdict_out, snapshot_out) = unsafe {
             (args::slice(json, json_len)?, args::out(verdict_out)?, args::out(snapshot_out)?)
@@ -95,7 +90,9 @@ pub unsafe extern "C" fn kvh_admit(
         verdict_out.write(code);
         snapshot_out.write(snapshot);
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
 }
 
 /// Judges one MessagePack value as kvh_admit judges JSON. Maps need string keys; binary and
@@ -115,12 +112,7 @@ pub unsafe extern "C" fn kvh_admit_msgpack(
     verdict_out: *mut i32,
     snapshot_out: *mut *mut kvh_snapshot_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let context = match unsafe { handle::get(context) } {
-        Ok(context) => context,
-        Err(status) => return status as kvh_status_t,
-    };
-    guard::with_context(context, || {
+    let call = |context: &Context| {
         // SAFETY: the caller's promise.
         let (data, verdict_out, snapshot_out) =
             unsafe { (args::slice(data, len)?, args::out(verdict_out)?, args::out(snapshot_out)?) };
@@ -130,7 +122,9 @@ pub unsafe extern "C" fn kvh_admit_msgpack(
         verdict_out.write(code);
         snapshot_out.write(snapshot);
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
 }
 
 /// Takes the member "kv_hints" out of an HTTP request body and judges its value as kvh_admit does.
@@ -154,12 +148,7 @@ pub unsafe extern "C" fn kvh_admit_body(
     snapshot_out: *mut *mut kvh_snapshot_t,
     body_out: *mut *mut kvh_buffer_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let context = match unsafe { handle::get(context) } {
-        Ok(context) => context,
-        Err(status) => return status as kvh_status_t,
-    };
-    guard::with_context(context, || {
+    let call = |context: &Context| {
         // SAFETY: the caller's promise.
         let (body, verdict_out, snapshot_out, body_out) = unsafe {
             (
@@ -182,5 +171,7 @@ pub unsafe extern "C" fn kvh_admit_body(
         snapshot_out.write(snapshot);
         body_out.write(handle::give(split.body));
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
 }

@@ -2,7 +2,7 @@
 //! call is served by a poisoned object or in a forked child.
 
 use super::context::{kvh_context_t, Context};
-use super::handle;
+use super::handle::{self, Handle};
 use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use crate::poison::{Poison, Poisonable};
@@ -60,6 +60,24 @@ pub fn collective(context: &Context, body: impl FnOnce(bool) -> CallResult) -> k
 /// A call on an object that has no context: a panic poisons that object.
 pub fn with_object(object: &impl Poisonable, body: impl FnOnce() -> CallResult) -> kvh_status_t {
     to_status(object.poison().catch(body))
+}
+
+/// A call whose first argument is the handle of an object that has no context.
+///
+/// # Safety
+/// `handle` is NULL or a live handle.
+pub(crate) unsafe fn on_object<H: Handle>(
+    handle: *const H,
+    body: impl FnOnce(&H::Object) -> CallResult,
+) -> kvh_status_t
+where
+    H::Object: Poisonable,
+{
+    // SAFETY: the caller's promise.
+    match unsafe { handle::get(handle) } {
+        Ok(object) => with_object(object, || body(object)),
+        Err(status) => status as kvh_status_t,
+    }
 }
 
 /// A call that has no object yet: a panic is only reported.

@@ -125,12 +125,9 @@ pub unsafe extern "C" fn kvh_snapshot_action(
     index: usize,
     action_out: *mut kvh_action_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let (snapshot, action_out) = unsafe { (handle::get(snapshot), args::out(action_out)) };
-    let (Ok(snapshot), Ok(action_out)) = (snapshot, action_out) else {
-        return KVH_ERR_INVALID_ARGUMENT as kvh_status_t;
-    };
-    guard::with_object(snapshot, || {
+    let call = |snapshot: &SnapshotData| {
+        // SAFETY: the caller's promise.
+        let action_out = unsafe { args::out(action_out) }?;
         let action = snapshot.action_bytes(index).ok_or(KVH_NOT_FOUND)?;
         action_out.write(kvh_action_t {
             id: kvh_str_t::borrow_bytes(action.id),
@@ -140,7 +137,9 @@ pub unsafe extern "C" fn kvh_snapshot_action(
             json: kvh_bytes_t::borrow(action.json),
         });
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_object(snapshot, call) }
 }
 
 /// A new snapshot of the same envelope with the action at index alone, everything else and the
@@ -156,16 +155,15 @@ pub unsafe extern "C" fn kvh_snapshot_one_action(
     index: usize,
     envelope_out: *mut *mut kvh_snapshot_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let (snapshot, envelope_out) = unsafe { (handle::get(snapshot), args::out(envelope_out)) };
-    let (Ok(snapshot), Ok(envelope_out)) = (snapshot, envelope_out) else {
-        return KVH_ERR_INVALID_ARGUMENT as kvh_status_t;
-    };
-    guard::with_object(snapshot, || {
+    let call = |snapshot: &SnapshotData| {
+        // SAFETY: the caller's promise.
+        let envelope_out = unsafe { args::out(envelope_out) }?;
         let envelope = snapshot.one_action(index)?.ok_or(KVH_NOT_FOUND)?;
         envelope_out.write(handle::share(envelope));
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_object(snapshot, call) }
 }
 
 /// The envelope as MessagePack: the same maps and arrays in the same order, integers in their
@@ -179,15 +177,14 @@ pub unsafe extern "C" fn kvh_snapshot_msgpack(
     snapshot: *const kvh_snapshot_t,
     msgpack_out: *mut *mut kvh_buffer_t,
 ) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    let (snapshot, msgpack_out) = unsafe { (handle::get(snapshot), args::out(msgpack_out)) };
-    let (Ok(snapshot), Ok(msgpack_out)) = (snapshot, msgpack_out) else {
-        return KVH_ERR_INVALID_ARGUMENT as kvh_status_t;
-    };
-    guard::with_object(snapshot, || {
+    let call = |snapshot: &SnapshotData| {
+        // SAFETY: the caller's promise.
+        let msgpack_out = unsafe { args::out(msgpack_out) }?;
         msgpack_out.write(handle::give(snapshot.to_msgpack()?));
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_object(snapshot, call) }
 }
 
 /// Rebuilds a snapshot from the bytes of kvh_snapshot_json, for example in another process that

@@ -186,7 +186,7 @@ impl Snapshot {
 
     /// The same envelope with the `index`-th action alone; `None` if there is no such action.
     pub fn one_action(&self, index: usize) -> Result<Option<Self>, TryReserveError> {
-        Ok(self.0.one_action(index)?.map(Self))
+        Ok(self.0.one_action(index)?.map(Self::from_shared))
     }
 
     /// The same value as MessagePack: order kept, integers and lengths in their smallest form,

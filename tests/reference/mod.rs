@@ -284,8 +284,7 @@ fn number(rest: &mut Vec<char>) -> Option<Tree> {
     let well_formed = digits(whole)
         && (whole == "0" || !whole.starts_with('0'))
         && fraction.is_none_or(digits)
-        && exponent.is_none_or(|exponent| {
-            digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))
-        });
+        && exponent
+            .is_none_or(|exponent| digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent)));
     well_formed.then_some(Tree::Number(text))
 }
