@@ -20,6 +20,9 @@ struct Value {
   std::vector<Value> items;
   std::vector<std::pair<std::string, Value>> members;
 
+  bool has(std::string_view name) const {
+    return std::any_of(members.begin(), members.end(), [&](const auto &member) { return member.first == name; });
+  }
   const Value &operator[](std::string_view name) const {
     for (const auto &[key, value] : members)
       if (key == name) return value;
@@ -77,14 +80,58 @@ class Reader {
 
   std::string string() {
     std::string out;
-    for (expect('"'); peek() != '"'; ++at_) {
-      // The vectors that are read here escape nothing but quotes and backslashes.
-      if (peek() == '\\') ++at_;
+    for (expect('"'); peek() != '"';) {
       if (at_ >= text_.size()) throw std::runtime_error("bad JSON: a string without end");
-      out.push_back(text_[at_]);
+      const char c = text_[at_++];
+      if (c == '\\') {
+        escape(out);
+      } else {
+        out.push_back(c);
+      }
     }
     ++at_;
     return out;
+  }
+
+  void escape(std::string &out) {
+    const char c = peek();
+    ++at_;
+    if (c == 'u') {
+      unsigned code = hex();
+      if (code >= 0xd800 && code < 0xdc00) {
+        at_ += 2;
+        code = 0x10000 + ((code - 0xd800) << 10) + (hex() - 0xdc00);
+      }
+      utf8(code, out);
+    } else {
+      const size_t which = std::string_view("nrtbf").find(c);
+      out.push_back(which == std::string_view::npos ? c : "\n\r\t\b\f"[which]);
+    }
+  }
+
+  unsigned hex() {
+    const std::string digits(text_.substr(at_, 4));
+    at_ += 4;
+    return static_cast<unsigned>(std::stoul(digits, nullptr, 16));
+  }
+
+  static void utf8(unsigned code, std::string &out) {
+    const auto tail = [&](int shift) { out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3f))); };
+    if (code < 0x80) {
+      out.push_back(static_cast<char>(code));
+    } else if (code < 0x800) {
+      out.push_back(static_cast<char>(0xc0 | (code >> 6)));
+      tail(0);
+    } else if (code < 0x10000) {
+      out.push_back(static_cast<char>(0xe0 | (code >> 12)));
+      tail(6);
+      tail(0);
+    } else {
+      out.push_back(static_cast<char>(0xf0 | (code >> 18)));
+      tail(12);
+      tail(6);
+      tail(0);
+    }
   }
 
   std::string_view text_;
