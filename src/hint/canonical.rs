@@ -18,10 +18,17 @@ use std::ops::Range;
 use super::limits::CANONICAL_MAX_BYTES;
 use super::scan::{text, Text};
 
+/// Runs up to this length are copied at this length.
+const SHORT: usize = 32;
+
+/// Length of the memory for a canonical form.
+const OUT_BYTES: usize = CANONICAL_MAX_BYTES + SHORT;
+
 /// The canonical form of `input`, as far as it was scanned.
 pub struct Canonical<'i, 's> {
     input: &'i [u8],
-    /// The bytes before the pending run; incomplete once `overflowed`.
+    /// Begins with the bytes before the pending run; incomplete once `overflowed`. Empty as long as
+    /// nothing was edited, then always [`OUT_BYTES`] long.
     out: &'s mut Vec<u8>,
     /// Canonical length of everything before the pending run.
     out_len: usize,
@@ -36,7 +43,6 @@ pub struct Canonical<'i, 's> {
 impl<'i, 's> Canonical<'i, 's> {
     /// Begins at the input's first byte. `out` is scratch.
     pub fn new(input: &'i [u8], out: &'s mut Vec<u8>) -> Self {
-        out.clear();
         Self {
             input,
             out,
@@ -68,6 +74,19 @@ impl<'i, 's> Canonical<'i, 's> {
     /// Drops blanks.
     #[inline]
     pub fn drop_blanks(&mut self, range: Range<usize>) {
+        let run_len = range.start - self.run_start;
+        // Short runs are the rule in spaced text: a copy of fixed length costs next to nothing. What
+        // it writes too much is written over later.
+        if run_len <= SHORT && self.out_len + run_len <= CANONICAL_MAX_BYTES && !self.overflowed {
+            let from = self.input[self.run_start..].first_chunk::<SHORT>();
+            let to = self.out.get_mut(self.out_len..).and_then(|out| out.first_chunk_mut());
+            if let (Some(from), Some(to)) = (from, to) {
+                *to = *from;
+                self.out_len += run_len;
+                self.run_start = range.end;
+                return;
+            }
+        }
         self.edit(range, b"");
     }
 
@@ -99,7 +118,7 @@ impl<'i, 's> Canonical<'i, 's> {
     #[inline]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         if range.end <= self.out_len {
-            &self.out[range]
+            &self.out[..self.out_len][range]
         } else {
             let run_offset = self.run_start;
             &self.input
@@ -108,24 +127,27 @@ impl<'i, 's> Canonical<'i, 's> {
     }
 
     /// Ends the pending run before `range`, which is replaced by `with`.
+    #[inline(never)]
     fn edit(&mut self, range: Range<usize>, with: &[u8]) {
         let run = &self.input[self.run_start..range.start];
+        let start = self.out_len;
         self.run_start = range.end;
         self.out_len += run.len() + with.len();
         if self.overflowed || self.out_len > CANONICAL_MAX_BYTES {
             self.overflowed = true;
             return;
         }
-        if self.out.capacity() < self.out_len {
-            // Once and for all.
-            if let Err(error) = self.out.try_reserve_exact(CANONICAL_MAX_BYTES - self.out.len()) {
+        if self.out.is_empty() {
+            // Once for all scans that use this scratch.
+            if let Err(error) = self.out.try_reserve_exact(OUT_BYTES) {
                 self.overflowed = true;
                 self.no_memory = Some(error);
                 return;
             }
+            self.out.resize(OUT_BYTES, 0);
         }
-        self.out.extend_from_slice(run);
-        self.out.extend_from_slice(with);
+        self.out[start..start + run.len()].copy_from_slice(run);
+        self.out[start + run.len()..self.out_len].copy_from_slice(with);
     }
 
     /// The length of the whole, once the input was scanned to its end.
@@ -143,7 +165,9 @@ impl<'i, 's> Canonical<'i, 's> {
         debug_assert!(!self.overflowed, "an overflowed form is not complete");
         let mut whole = Vec::new();
         whole.try_reserve_exact(self.len_at_end())?;
-        whole.extend_from_slice(self.out);
+        if self.out_len > 0 {
+            whole.extend_from_slice(&self.out[..self.out_len]);
+        }
         whole.extend_from_slice(&self.input[self.run_start..]);
         Ok(whole)
     }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use super::canonical::Canonical;
 use super::limits::{CANONICAL_MAX_BYTES, DEPTH_MAX};
 use super::names::Names;
+use super::scan::number::fits_u64;
 use super::scan::{Container, Number, Scalar, Sink, Text};
 
 /// The only version whose inside is interpreted.
@@ -463,6 +464,11 @@ impl Sink for Judge<'_, '_> {
             Place::Actions => self.flawed = true,
             Place::Root => self.not_an_object = true,
         }
+    }
+
+    #[inline]
+    fn integer(&mut self, digits: Range<usize>) {
+        self.flawed |= !fits_u64(&self.input[digits]) | (self.place != Place::Opaque);
     }
 
     #[inline]

@@ -39,7 +39,10 @@ pub fn scan<S: Sink>(
         loop {
             let Some(container) = stack.top() else { return Ok(reader.end()?) };
             match (reader.token()?, container) {
-                (b',', Container::Array) => reader.comma(),
+                (b',', Container::Array) => {
+                    reader.comma();
+                    reader.integers();
+                }
                 (b',', Container::Object) => {
                     reader.comma();
                     reader.name()?;
@@ -89,7 +92,7 @@ impl<S: Sink> Reader<'_, '_, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn open(&mut self, stack: &mut ContainerStack, container: Container) -> Result<(), ScanError> {
         // As many as half of all bytes can be closed again: bounds the stack.
         if stack.len() > self.input.len() / 2 {
@@ -101,14 +104,14 @@ impl<S: Sink> Reader<'_, '_, S> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn close(&mut self, stack: &mut ContainerStack, container: Container) {
         stack.pop();
         self.sink.close(self.at, container);
         self.at += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn comma(&mut self) {
         self.sink.comma(self.at);
         self.at += 1;
@@ -129,7 +132,7 @@ impl<S: Sink> Reader<'_, '_, S> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn scalar(&mut self, first: u8) -> Result<(), NotJson> {
         let at = self.at;
         let scalar = match first {
@@ -143,6 +146,29 @@ impl<S: Sink> Reader<'_, '_, S> {
         self.at = scalar.end();
         self.sink.scalar(scalar);
         Ok(())
+    }
+
+    /// Elements that are integers, each with at most one blank before and a comma right behind it,
+    /// as far as they go; what comes next is read as any element.
+    #[inline]
+    fn integers(&mut self) {
+        loop {
+            let start = match self.input.get(self.at..self.at + 2) {
+                Some([b'1'..=b'9', _]) => self.at,
+                Some([b' ', b'1'..=b'9']) => self.at + 1,
+                _ => return,
+            };
+            let end = runs::digits_end(self.input, start + 1);
+            if self.input.get(end) != Some(&b',') {
+                return;
+            }
+            if start > self.at {
+                self.sink.blanks(self.at..start);
+            }
+            self.sink.integer(start..end);
+            self.sink.comma(end);
+            self.at = end + 1;
+        }
     }
 
     /// The string whose opening quote is here.

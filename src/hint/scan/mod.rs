@@ -120,6 +120,12 @@ pub trait Sink {
     fn name(&mut self, name: Text);
     /// A value that is not a container.
     fn scalar(&mut self, scalar: Scalar);
+    /// One of a run of integers in an array: digits without a sign, a comma behind them. The usual
+    /// contents of a hint, so it has an event of its own; the same as [`Sink::scalar`] otherwise.
+    #[inline]
+    fn integer(&mut self, digits: Range<usize>) {
+        self.scalar(Scalar::Number(Number::of_digits(digits)));
+    }
     /// A comma between two members or elements.
     fn comma(&mut self, _at: usize) {}
     /// Blanks outside strings.

@@ -1,5 +1,7 @@
 //! Numbers: where one ends (RFC 8259), and whether its value is one that a hint may hold.
 
+use std::ops::Range;
+
 use super::{runs, NotJson};
 
 /// A number's text, by offsets into the input.
@@ -18,6 +20,13 @@ pub struct Number {
 }
 
 impl Number {
+    /// The integer that consists of these digits.
+    #[inline]
+    pub fn of_digits(digits: Range<usize>) -> Self {
+        let Range { start, end } = digits;
+        Self { start, digits: start, whole_end: end, fraction_end: end, end }
+    }
+
     /// Reads the number at `input[start]`, which is a minus sign or a digit.
     #[inline]
     pub fn read(input: &[u8], start: usize) -> Result<Self, NotJson> {
@@ -64,7 +73,7 @@ impl Number {
         if self.digits > self.start {
             digits.len() < 19 || (digits.len() == 19 && digits <= b"9223372036854775808")
         } else {
-            digits.len() < 20 || (digits.len() == 20 && digits <= b"18446744073709551615")
+            fits_u64(digits)
         }
     }
 
@@ -115,6 +124,18 @@ impl Number {
         } else {
             size
         }
+    }
+}
+
+/// Whether digits without leading zeros are at most 2^64-1.
+#[inline]
+pub fn fits_u64(digits: &[u8]) -> bool {
+    match digits {
+        // Twenty digits need a look only if they begin with 18 or more.
+        [first, second, ..] if digits.len() == 20 => {
+            (*first == b'1' && *second < b'8') || digits <= b"18446744073709551615"
+        }
+        _ => digits.len() < 20,
     }
 }
 

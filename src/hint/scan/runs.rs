@@ -45,21 +45,21 @@ fn not_blanks(word: u64) -> u64 {
 
 /// The loop all runs share: `stops` marks the top bits of bytes outside the class.
 #[inline(always)]
-fn run_end(input: &[u8], at: usize, stops: impl Fn(u64) -> u64) -> usize {
-    let rest = &input[at..];
-    let (words, tail) = rest.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
+fn run_end(input: &[u8], from: usize, stops: impl Fn(u64) -> u64) -> usize {
+    let mut at = from;
+    while let Some(word) = input[at..].first_chunk::<8>() {
         let found = stops(u64::from_le_bytes(*word));
         if found != 0 {
-            return at + index * 8 + found.trailing_zeros() as usize / 8;
+            return at + found.trailing_zeros() as usize / 8;
         }
+        at += 8;
     }
+    let tail = &input[at..];
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
-    // Only the bytes that are there count; the bit above them ends every run.
+    // Only the bytes that are there count.
     let found = stops(u64::from_le_bytes(last)) & !(u64::MAX << (tail.len() * 8));
-    let length = if found == 0 { tail.len() } else { found.trailing_zeros() as usize / 8 };
-    at + words.len() * 8 + length
+    at + if found == 0 { tail.len() } else { found.trailing_zeros() as usize / 8 }
 }
 
 /// End of a run of decimal digits.
