@@ -26,7 +26,8 @@ pub enum Ingress {
 }
 
 impl Ingress {
-    fn is_trusted(self) -> bool {
+    /// Whether hints that come in there count.
+    pub fn is_trusted(self) -> bool {
         self != Ingress::Http { trusted: false }
     }
 }

@@ -68,8 +68,9 @@ pub fn admit_body(
     let verdict = match splice.hints {
         Hints::None => Verdict::Absent,
         Hints::One { start, end } => admit(&body[start..end], ingress, scratch)?,
-        // None of them is the hint, whatever they say: as if this were a hint that is no JSON.
-        Hints::Several => admit(b"several", ingress, scratch)?,
+        // None of them is the hint, whatever they say.
+        Hints::Several if ingress.is_trusted() => Verdict::Malformed,
+        Hints::Several => Verdict::Untrusted,
     };
     Ok(SplitBody { verdict, body: splice.finish() })
 }
