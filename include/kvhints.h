@@ -147,6 +147,39 @@
 // flags of a fetch: after it comes the paired source, as it would have come without it.
 #define KVH_FETCH_THEN_PAIRED_SOURCE 1
 
+// flags: lora_id is set.
+#define KVH_SEQUENCE_HAS_LORA 1
+
+// flags: salt is set.
+#define KVH_SEQUENCE_HAS_SALT 2
+
+// flags: every token has an extra id, also those appended later.
+#define KVH_SEQUENCE_HAS_EXTRA_IDS 4
+
+// Full attention.
+#define KVH_WINDOW_FULL 0
+
+// No block. As an id to store in a sliding window: a hole.
+#define KVH_BLOCK_NONE (-1)
+
+// mode: the host picks what to evict and asks kvh_reuse_tree_evict.
+#define KVH_REUSE_MODE_ARBITER 1
+
+// mode: the library keeps the free queues. Not supported by this release.
+#define KVH_REUSE_MODE_OWNER 2
+
+// tier: where blocks are computed with; only these are sent to peers.
+#define KVH_TIER_PRIMARY 1
+
+// tier: where blocks are only kept.
+#define KVH_TIER_SECONDARY 2
+
+// policy: all blocks, or none.
+#define KVH_RANGE_STRICT 1
+
+// policy: the longest run that is there from the first block on.
+#define KVH_RANGE_BEST_EFFORT 2
+
 // flags of a request: it has a parent.
 #define KVH_BATCH_REQUEST_HAS_PARENT 1
 
@@ -214,6 +247,11 @@ typedef struct kvh_batch kvh_batch_t;
 // is allowed that was not said. Build it once; keep it unchanged while requests are decided.
 typedef struct kvh_binding_table kvh_binding_table_t;
 
+// Blocks of one window, oldest first, and the pin that protects them: none is evicted, offloaded
+// or stored elsewhere until the pin is released. In the full window the blocks before them are
+// protected too. All calls but destroy may be made concurrently.
+typedef struct kvh_block_range kvh_block_range_t;
+
 // Bytes made by the library, owned by the caller until released. Immutable.
 typedef struct kvh_buffer kvh_buffer_t;
 
@@ -246,6 +284,15 @@ typedef struct kvh_local_group kvh_local_group_t;
 
 // One decision about a request's optional reuse. Immutable.
 typedef struct kvh_plan kvh_plan_t;
+
+// The blocks that a cache holds, by content, one tree for each attention window. All calls may be
+// made concurrently. A block is an id that the host gives; ids of different windows are unrelated.
+typedef struct kvh_reuse_tree kvh_reuse_tree_t;
+
+// The blocks of a request: its tokens, cut into blocks, each with a 64-bit hash (for routers and
+// events) and a 32-byte content name (its identity here and on other workers), computed once.
+// Calls that take it as const may be made concurrently; kvh_sequence_append is the only other one.
+typedef struct kvh_sequence kvh_sequence_t;
 
 // A hint that was admitted. Immutable; shared by reference count; every call on it may be made
 // from any thread. It stays valid after its context is destroyed.
@@ -375,6 +422,134 @@ typedef struct kvh_plan_fetch {
   // (NULL, 0).
   kvh_bytes_t envelope;
 } kvh_plan_fetch_t;
+
+// A run of a multimodal item: the tokens start .. start + length of the sequence. An item may have
+// several runs. Frozen.
+typedef struct kvh_mm_item {
+  // What the item is.
+  uint8_t hash[32];
+  // First token of the run, counted from the sequence's first.
+  uint32_t start;
+  // Tokens of the run, not 0.
+  uint32_t length;
+  // Place inside the item of the run's first token.
+  uint32_t item_offset;
+} kvh_mm_item_t;
+
+// What a sequence is made from. Everything is copied.
+typedef struct kvh_sequence_params {
+  // sizeof(kvh_sequence_params_t).
+  size_t struct_size;
+  // Tokens in a full block: 1 .. 65536.
+  uint32_t tokens_per_block;
+  // KVH_SEQUENCE_HAS_*.
+  uint32_t flags;
+  // The first tokens; more can be appended.
+  const int32_t *tokens;
+  // How many.
+  size_t token_count;
+  // With KVH_SEQUENCE_HAS_EXTRA_IDS token_count of them, else NULL.
+  const uint64_t *extra_ids;
+  // The LoRA adapter as this host numbers it; 0 without KVH_SEQUENCE_HAS_LORA.
+  uint64_t lora_id;
+  // Feeds the block hash; 0 without KVH_SEQUENCE_HAS_SALT. A bare number tells blocks apart but
+  // can be guessed: it does not isolate tenants. salt_bytes do.
+  uint64_t salt;
+  // Runs of multimodal items within the tokens; they must not overlap.
+  const kvh_mm_item_t *mm_items;
+  // How many.
+  size_t mm_item_count;
+  // What names are unique in: model and weight revision, KV dtype, position encoding; never the
+  // parallel layout. At most 65536 bytes, as the next two.
+  kvh_bytes_t namespace_bytes;
+  // The salt itself: feeds the names, instead of the number.
+  kvh_bytes_t salt_bytes;
+  // The LoRA adapter as all workers know it: feeds the names, instead of lora_id. Blocks with an
+  // adapter but no digest are never served to peers. Needs KVH_SEQUENCE_HAS_LORA.
+  kvh_bytes_t adapter_digest;
+} kvh_sequence_params_t;
+
+// A block's content name. Frozen.
+typedef struct kvh_name {
+  // A SHA-256 digest.
+  uint8_t bytes[32];
+} kvh_name_t;
+
+// How a tree is made.
+typedef struct kvh_reuse_tree_params {
+  // sizeof(kvh_reuse_tree_params_t).
+  size_t struct_size;
+  // Tokens in a full block: 1 .. 65536. Sequences must agree.
+  uint32_t tokens_per_block;
+  // Who picks what to evict: KVH_REUSE_MODE_*.
+  uint32_t mode;
+  // Attention windows in tokens, at most 64, each once; none: only KVH_WINDOW_FULL.
+  const int32_t *windows;
+  // How many.
+  size_t window_count;
+  // Owner mode: blocks in primary memory.
+  int32_t primary_blocks;
+  // Owner mode: blocks in secondary memory.
+  int32_t secondary_blocks;
+} kvh_reuse_tree_params_t;
+
+// What a tree knows of a block. Set struct_size before the call.
+typedef struct kvh_block_state {
+  // sizeof(kvh_block_state_t).
+  size_t struct_size;
+  // Its id.
+  int32_t block_id;
+  // The memory it lies in: KVH_TIER_*.
+  uint32_t tier;
+  // Its block hash.
+  uint64_t block_hash;
+  // Its place in the sequence.
+  size_t position;
+  // Tokens in it.
+  uint32_t token_count;
+  // 1 while a pin protects it, else 0.
+  uint32_t is_protected;
+} kvh_block_state_t;
+
+// A tree's numbers, over all windows. Set struct_size before the call.
+typedef struct kvh_reuse_tree_statistics {
+  // sizeof(kvh_reuse_tree_statistics_t).
+  size_t struct_size;
+  // Blocks in the tree.
+  size_t stored_blocks;
+  // Of these, in secondary memory.
+  size_t secondary_blocks;
+  // Blocks under protection, in the tree or not any more.
+  size_t protected_blocks;
+  // Live pins.
+  size_t live_pins;
+  // Blocks that kvh_reuse_tree_store took, ever.
+  uint64_t blocks_taken;
+  // Blocks that it handed back because the position held another, ever.
+  uint64_t blocks_duplicate;
+  // Blocks that it handed back for other reasons, ever.
+  uint64_t blocks_returned;
+  // Blocks that left the tree, ever.
+  uint64_t blocks_removed;
+  // Evictions answered KVH_BUSY, ever.
+  uint64_t evictions_busy;
+} kvh_reuse_tree_statistics_t;
+
+// Which blocks to pin.
+typedef struct kvh_block_range_params {
+  // sizeof(kvh_block_range_params_t).
+  size_t struct_size;
+  // Attention window in tokens.
+  int32_t window;
+  // What to do when some are missing: KVH_RANGE_*.
+  uint32_t policy;
+  // First block, counted from the sequence's first.
+  size_t first_block;
+  // How many, not 0, and within the sequence.
+  size_t block_count;
+  // How long the holder means to need them; see kvh_reuse_tree_expired_leases. 0: no lease.
+  uint64_t lease_ns;
+} kvh_block_range_params_t;
 
 // One request of a batch.
 typedef struct kvh_batch_request {
@@ -700,6 +875,222 @@ kvh_status_t kvh_plan_from_bytes(const uint8_t *data,
 
 // Destroys the plan. NULL is fine.
 void kvh_plan_destroy(kvh_plan_t *plan);
+
+// Creates a sequence. Destroy it with kvh_sequence_destroy. KVH_ERR_INVALID_ARGUMENT: no
+// tokens_per_block, an unknown flag, a value without its flag, a multimodal run that is empty,
+// overlaps another or is not within the tokens. KVH_ERR_LIMIT: too many tokens or bytes.
+KVH_MUST_USE
+kvh_status_t kvh_sequence_create(const kvh_sequence_params_t *params,
+                                 kvh_sequence_t **sequence_out);
+
+// Appends tokens, with an extra id each where the sequence has them (else NULL), and the runs of
+// multimodal items within these tokens (start still counts from the sequence's first token).
+// Blocks that were full stay as they are and are not hashed again. Changes nothing on an error.
+KVH_MUST_USE
+kvh_status_t kvh_sequence_append(kvh_sequence_t *sequence,
+                                 const int32_t *tokens,
+                                 const uint64_t *extra_ids,
+                                 size_t token_count,
+                                 const kvh_mm_item_t *mm_items,
+                                 size_t mm_item_count);
+
+// Tokens in the sequence; 0 for NULL.
+size_t kvh_sequence_token_count(const kvh_sequence_t *sequence);
+
+// Blocks in the sequence, a partial tail included; 0 for NULL.
+size_t kvh_sequence_block_count(const kvh_sequence_t *sequence);
+
+// 1 if blocks of the sequence may be served to peers, 0 if not: it has a LoRA adapter without a
+// digest that means the same everywhere. 0 for NULL.
+int32_t kvh_sequence_is_servable(const kvh_sequence_t *sequence);
+
+// The block hashes, the first block's first, a partial tail's last. The count is written on
+// KVH_ERR_TOO_SMALL too; (NULL, 0) asks for it.
+KVH_MUST_USE
+kvh_status_t kvh_sequence_block_hashes(const kvh_sequence_t *sequence,
+                                       uint64_t *hashes,
+                                       size_t capacity,
+                                       size_t *count_out);
+
+// The content names, in the same order and by the same rules as kvh_sequence_block_hashes.
+KVH_MUST_USE
+kvh_status_t kvh_sequence_block_names(const kvh_sequence_t *sequence,
+                                      kvh_name_t *names,
+                                      size_t capacity,
+                                      size_t *count_out);
+
+// Destroys the sequence. NULL is fine. What a tree stored of it stays.
+void kvh_sequence_destroy(kvh_sequence_t *sequence);
+
+// Creates an empty tree. Destroy it with kvh_reuse_tree_destroy; the context may go first.
+// KVH_ERR_UNSUPPORTED: owner mode. KVH_ERR_INVALID_ARGUMENT: no or an unknown mode, no
+// tokens_per_block, a window that is negative or given twice.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_create(const kvh_context_t *context,
+                                   const kvh_reuse_tree_params_t *params,
+                                   kvh_reuse_tree_t **tree_out);
+
+// Destroys the tree. NULL is fine. Block ranges of it stay usable, and their pins protect what
+// they protected, as far as anybody still asks.
+void kvh_reuse_tree_destroy(kvh_reuse_tree_t *tree);
+
+// Stores blocks whose bytes are complete: ids[i] holds block first_block + i of the sequence.
+// held_out[i] is what the tree holds there afterwards, KVH_BLOCK_NONE if nothing; an id that is
+// not in held_out is handed back. A position that is taken keeps its block. In the full window a
+// block whose predecessor is missing is handed back, and negative ids are
+// KVH_ERR_INVALID_ARGUMENT; in sliding windows negative ids are holes. An id that is stored
+// elsewhere moves here, and what was stored below its old place leaves the tree; if it is
+// protected, or its old place lies before this one in the same sequence, it stays there and is
+// handed back.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_store(const kvh_reuse_tree_t *tree,
+                                  int32_t window,
+                                  const kvh_sequence_t *sequence,
+                                  size_t first_block,
+                                  const int32_t *ids,
+                                  size_t id_count,
+                                  int32_t *held_out);
+
+// How many of the sequence's first max_tokens tokens are stored: full blocks, then possibly the
+// longest head in common with one more block. A request being admitted asks for at most its
+// length - 1. 0 is KVH_OK.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_match(const kvh_reuse_tree_t *tree,
+                                  int32_t window,
+                                  const kvh_sequence_t *sequence,
+                                  size_t max_tokens,
+                                  size_t *matched_tokens_out);
+
+// kvh_reuse_tree_match and a pin on the blocks found, in one step. The range holds them in either
+// tier, in a sliding window from the first one still needed; kvh_block_range_tail_tokens says how
+// much of a last, partly matching one counts. KVH_NOT_FOUND when nothing matches;
+// *matched_tokens_out, 0, is written then too. lease_ns: 0 for none.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_match_and_pin(const kvh_reuse_tree_t *tree,
+                                          int32_t window,
+                                          const kvh_sequence_t *sequence,
+                                          size_t max_tokens,
+                                          uint64_t lease_ns,
+                                          size_t *matched_tokens_out,
+                                          kvh_block_range_t **range_out);
+
+// Takes a block out of the tree, with everything stored below it in its window; the ids stay with
+// the host. KVH_BUSY: it is protected, take another. KVH_NOT_FOUND: the tree does not hold it (any
+// more).
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_evict(const kvh_reuse_tree_t *tree, int32_t window, int32_t block_id);
+
+// Takes a block and everything stored below it in its window out of the tree, protected or not.
+// Protected ones stay under protection, busy to evict and refused by store, until their last
+// unpin. KVH_NOT_FOUND: the tree does not hold the block.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_remove_subtree(const kvh_reuse_tree_t *tree,
+                                           int32_t window,
+                                           int32_t block_id,
+                                           size_t *removed_out);
+
+// Empties the tree, all windows. Protected blocks as with kvh_reuse_tree_remove_subtree.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_reset(const kvh_reuse_tree_t *tree);
+
+// Notes that a block was moved to a tier; its id stays. KVH_BUSY: it is protected and cannot go to
+// secondary memory now. KVH_NOT_FOUND: the tree does not hold it.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_set_tier(const kvh_reuse_tree_t *tree,
+                                     int32_t window,
+                                     int32_t block_id,
+                                     uint32_t tier);
+
+// What the tree knows of a block in it. KVH_NOT_FOUND: it is not in the tree.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_find_id(const kvh_reuse_tree_t *tree,
+                                    int32_t window,
+                                    int32_t block_id,
+                                    kvh_block_state_t *state_out);
+
+// A block with this block hash. Several may share one: a hash is no identity. KVH_NOT_FOUND: none
+// is in the tree.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_find_hash(const kvh_reuse_tree_t *tree,
+                                      int32_t window,
+                                      uint64_t block_hash,
+                                      kvh_block_state_t *state_out);
+
+// How many blocks of a window are protected now: what the host takes off its count of free blocks.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_protected_count(const kvh_reuse_tree_t *tree,
+                                            int32_t window,
+                                            size_t *count_out);
+
+// The tree's numbers.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_statistics(const kvh_reuse_tree_t *tree,
+                                       kvh_reuse_tree_statistics_t *statistics_out);
+
+// The pins whose lease has ended, by the context's clock. They still protect: only who holds one
+// knows when no access is in flight. The count is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks
+// for it.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_expired_leases(const kvh_reuse_tree_t *tree,
+                                           uint64_t *pin_ids,
+                                           size_t capacity,
+                                           size_t *count_out);
+
+// Releases a pin by its id. KVH_ERR_STATE, and nothing changed, when no live pin of this tree has
+// the id: it was released before, or is another tree's.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_unpin(const kvh_reuse_tree_t *tree, uint64_t pin_id);
+
+// Pins blocks of a sequence, to be read or sent. Each must be stored, in primary memory, and full,
+// but the sequence's partial tail may be found in any block whose tokens start with it.
+// *present_out is how many there are from the first up to the first that is missing. KVH_NOT_FOUND
+// when the policy is not content with them; *present_out is written then too. Destroy the range
+// with kvh_block_range_destroy; it may outlive the tree.
+KVH_MUST_USE
+kvh_status_t kvh_block_range_from_reuse_tree(const kvh_reuse_tree_t *tree,
+                                             const kvh_sequence_t *sequence,
+                                             const kvh_block_range_params_t *params,
+                                             size_t *present_out,
+                                             kvh_block_range_t **range_out);
+
+// Blocks in the range; 0 for NULL.
+size_t kvh_block_range_count(const kvh_block_range_t *range);
+
+// Place in the sequence of the first block; 0 for NULL.
+size_t kvh_block_range_first_block(const kvh_block_range_t *range);
+
+// How many leading tokens of the last block count; 0 if all of it does, and for NULL.
+size_t kvh_block_range_tail_tokens(const kvh_block_range_t *range);
+
+// The id of the range's pin, for kvh_reuse_tree_unpin; never 0, but 0 for NULL.
+uint64_t kvh_block_range_pin_id(const kvh_block_range_t *range);
+
+// The block ids, oldest first. The count is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks for
+// it.
+KVH_MUST_USE
+kvh_status_t kvh_block_range_ids(const kvh_block_range_t *range,
+                                 int32_t *ids,
+                                 size_t capacity,
+                                 size_t *count_out);
+
+// The block hashes, in the same order and by the same rules as kvh_block_range_ids.
+KVH_MUST_USE
+kvh_status_t kvh_block_range_block_hashes(const kvh_block_range_t *range,
+                                          uint64_t *hashes,
+                                          size_t capacity,
+                                          size_t *count_out);
+
+// The blocks' tiers (KVH_TIER_*) when they were pinned, in the same order and by the same rules as
+// kvh_block_range_ids. A pinned block does not go to secondary memory.
+KVH_MUST_USE
+kvh_status_t kvh_block_range_tiers(const kvh_block_range_t *range,
+                                   uint32_t *tiers,
+                                   size_t capacity,
+                                   size_t *count_out);
+
+// Releases the range's pin; the range itself stays readable. KVH_ERR_STATE, and nothing changed,
+// when it was released before, here or by kvh_reuse_tree_unpin.
+KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);
+
+// Destroys the range, releasing its pin unless that was done before. NULL is fine.
+void kvh_block_range_destroy(kvh_block_range_t *range);
 
 // Creates an empty batch. Destroy it with kvh_batch_destroy.
 KVH_MUST_USE kvh_status_t kvh_batch_create(kvh_batch_t **batch_out);

@@ -41,6 +41,12 @@ pub mod binding_table;
 
 pub mod plan;
 
+pub mod sequence;
+
+pub mod reuse_tree;
+
+pub mod block_range;
+
 pub mod batch;
 
 pub mod communicator;

@@ -19,6 +19,18 @@ pub struct Metrics {
     pub plan_refused: Family,
     /// Hints that led to a fetch.
     pub plan_named_fetches: Family,
+    /// Blocks in reuse trees now.
+    pub reuse_stored_blocks: Family,
+    /// Blocks under protection now.
+    pub reuse_protected_blocks: Family,
+    /// Live pins now.
+    pub reuse_pins: Family,
+    /// Blocks offered to reuse trees, by [`Metrics::STORE_RESULTS`].
+    pub reuse_store_results: Family,
+    /// Blocks that left reuse trees.
+    pub reuse_removed_blocks: Family,
+    /// Evictions refused because the block was protected.
+    pub reuse_evictions_busy: Family,
     /// Broadcast rounds this rank took part in, by [`Metrics::ROUND_OUTCOMES`].
     pub broadcast_rounds: Family,
     /// Requests in delivered rounds.
@@ -45,6 +57,9 @@ impl Metrics {
         "binding_incapable",
         "request_paired",
     ];
+
+    /// Label values of [`Metrics::reuse_store_results`], in index order.
+    pub const STORE_RESULTS: &'static [&'static str] = &["taken", "duplicate", "returned"];
 
     /// Label values of [`Metrics::broadcast_rounds`], in index order.
     pub const ROUND_OUTCOMES: &'static [&'static str] = &["delivered", "aborted", "failed"];
@@ -90,6 +105,29 @@ impl Metrics {
                 "kvhints_plan_named_fetches_total",
                 "Hints that led to a planned fetch.",
             ),
+            reuse_stored_blocks: Family::gauge(
+                "kvhints_reuse_stored_blocks",
+                "Blocks in reuse trees.",
+            ),
+            reuse_protected_blocks: Family::gauge(
+                "kvhints_reuse_protected_blocks",
+                "Blocks protected by pins, in a reuse tree or not any more.",
+            ),
+            reuse_pins: Family::gauge("kvhints_reuse_pins", "Live pins."),
+            reuse_store_results: Family::counters(
+                "kvhints_reuse_store_blocks_total",
+                "Blocks offered to reuse trees, by what came of it.",
+                "result",
+                Self::STORE_RESULTS,
+            ),
+            reuse_removed_blocks: Family::counter(
+                "kvhints_reuse_removed_blocks_total",
+                "Blocks that left reuse trees.",
+            ),
+            reuse_evictions_busy: Family::counter(
+                "kvhints_reuse_evictions_busy_total",
+                "Evictions refused because the block was protected.",
+            ),
             broadcast_rounds: Family::counters(
                 "kvhints_broadcast_rounds_total",
                 "Broadcast rounds this rank took part in, by outcome.",
@@ -118,6 +156,12 @@ impl Metrics {
             &self.plan_versions_unmatched,
             &self.plan_refused,
             &self.plan_named_fetches,
+            &self.reuse_stored_blocks,
+            &self.reuse_protected_blocks,
+            &self.reuse_pins,
+            &self.reuse_store_results,
+            &self.reuse_removed_blocks,
+            &self.reuse_evictions_busy,
             &self.broadcast_rounds,
             &self.broadcast_requests,
             &self.broadcast_bytes,

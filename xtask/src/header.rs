@@ -55,10 +55,18 @@ fn in_c_style(text: &str) -> String {
         }
         in_safety &= comment.starts_with("//");
         if !in_safety {
-            lines.push(with_c_names(line));
+            lines.push(with_parentheses(with_c_names(line)));
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// A negative constant: `#define X -1` would turn `1 - X` and the like into something else.
+fn with_parentheses(line: String) -> String {
+    match line.strip_prefix("#define ").and_then(|define| define.split_once(" -")) {
+        Some((name, number)) => format!("#define {name} (-{number})"),
+        None => line,
+    }
 }
 
 /// `typedef struct kvh_x_t` names the struct `kvh_x`; elsewhere `struct kvh_x_t` is just `kvh_x_t`.

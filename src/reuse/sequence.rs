@@ -1,0 +1,288 @@
+//! What a request's tokens mean for reuse: cut into blocks, hashed and named once, grown as tokens
+//! and images are appended.
+//!
+//! A full block is hashed and named when its last token arrives. The partial tail changes with each
+//! token, so its identity is computed when somebody asks for it.
+//! Guards: sizes, and that an append that is refused changes nothing.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use super::block_hash::{self, HashInput};
+use super::content_name::{self, Name, Namer};
+use super::error::ReuseError;
+use super::key::{Adapter, BlockKey, KeyTraits, KeyView, Salt};
+use super::multimodal::{MmItem, MmRuns};
+
+/// Most tokens in one block.
+pub const MAX_TOKENS_PER_BLOCK: usize = 65_536;
+/// Most tokens in one sequence.
+pub const MAX_TOKENS: usize = 1 << 28;
+/// Longest namespace, salt and adapter digest.
+pub const MAX_IDENTITY_BYTES: usize = 65_536;
+
+/// What a sequence is made from. The default has no tokens and no blocks size: set that at least.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SequenceParams<'a> {
+    /// Tokens in a full block, 1 to [`MAX_TOKENS_PER_BLOCK`].
+    pub tokens_per_block: usize,
+    /// Model and weight revision, KV dtype, position encoding; never the parallel layout.
+    pub namespace: &'a [u8],
+    /// The first tokens; more can be appended.
+    pub tokens: &'a [i32],
+    /// One for each token, for sequences that use them (an empty list where there are no tokens
+    /// yet).
+    pub extra_ids: Option<&'a [u64]>,
+    /// The adapter, as this host numbers it.
+    pub lora_id: Option<u64>,
+    /// The adapter, as everybody knows it; empty: not known.
+    pub adapter_digest: &'a [u8],
+    /// Feeds the block hash. By itself it does not isolate tenants: it can be guessed.
+    pub salt: Option<u64>,
+    /// Feeds the names, for isolation; empty: names are told apart by `salt` only.
+    pub salt_bytes: &'a [u8],
+    /// Runs of multimodal items within `tokens`.
+    pub mm_items: &'a [MmItem],
+}
+
+/// The two identities of a block.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    hash: u64,
+    name: Name,
+}
+
+/// The blocks of a request. See the module.
+pub struct Sequence {
+    tokens_per_block: usize,
+    namespace: Box<[u8]>,
+    root: Name,
+    namer: Namer,
+    traits: Arc<KeyTraits>,
+    lora_id: Option<u64>,
+    salt: Option<u64>,
+    tokens: Vec<i32>,
+    extra_ids: Option<Vec<u64>>,
+    mm_runs: MmRuns,
+    /// Of full blocks.
+    hashes: Vec<u64>,
+    names: Vec<Name>,
+    /// Of the partial tail, once asked for.
+    tail: OnceLock<Identity>,
+}
+
+impl std::fmt::Debug for Sequence {
+    /// Sizes only: prompts are nobody's business.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Sequence")
+            .field("tokens_per_block", &self.tokens_per_block)
+            .field("token_count", &self.token_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sequence {
+    /// A sequence of the given tokens.
+    pub fn new(params: &SequenceParams<'_>) -> Result<Self, ReuseError> {
+        let tokens_per_block = params.tokens_per_block;
+        if !(1..=MAX_TOKENS_PER_BLOCK).contains(&tokens_per_block) {
+            return Err(ReuseError::TokensPerBlock { found: tokens_per_block });
+        }
+        for bytes in [params.namespace, params.adapter_digest, params.salt_bytes] {
+            if bytes.len() > MAX_IDENTITY_BYTES {
+                return Err(ReuseError::Limit {
+                    what: "bytes of a namespace, salt or adapter digest",
+                    limit: MAX_IDENTITY_BYTES,
+                });
+            }
+        }
+        let traits = KeyTraits {
+            uses_extra_ids: params.extra_ids.is_some(),
+            adapter: match (params.lora_id, params.adapter_digest) {
+                (None, []) => Adapter::None,
+                (None, _) => return Err(ReuseError::DigestWithoutLora),
+                (Some(lora_id), []) => Adapter::Local(lora_id),
+                (Some(_), digest) => Adapter::Global(content_name::digest(digest)),
+            },
+            salt: match (params.salt, params.salt_bytes) {
+                (None, []) => Salt::None,
+                (Some(salt), []) => Salt::Number(salt),
+                (_, bytes) => Salt::Bytes(content_name::digest(bytes)),
+            },
+        };
+        let mut sequence = Self {
+            tokens_per_block,
+            namespace: params.namespace.into(),
+            root: content_name::root(params.namespace, tokens_per_block as u32),
+            namer: Namer::new(&traits),
+            traits: Arc::new(traits),
+            lora_id: params.lora_id,
+            salt: params.salt,
+            tokens: Vec::new(),
+            extra_ids: params.extra_ids.map(|_| Vec::new()),
+            mm_runs: MmRuns::default(),
+            hashes: Vec::new(),
+            names: Vec::new(),
+            tail: OnceLock::new(),
+        };
+        sequence.append(params.tokens, params.extra_ids.unwrap_or(&[]), params.mm_items)?;
+        Ok(sequence)
+    }
+
+    /// Adds tokens, with one extra id each if the sequence uses them, and the runs of multimodal
+    /// items within them. Full blocks that were there keep their identity and are not hashed again.
+    pub fn append(
+        &mut self,
+        tokens: &[i32],
+        extra_ids: &[u64],
+        mm_items: &[MmItem],
+    ) -> Result<(), ReuseError> {
+        let old_count = self.tokens.len();
+        if tokens.len() > MAX_TOKENS - old_count {
+            return Err(ReuseError::Limit { what: "tokens of a sequence", limit: MAX_TOKENS });
+        }
+        let expected = if self.extra_ids.is_some() { tokens.len() } else { 0 };
+        if extra_ids.len() != expected {
+            return Err(ReuseError::ExtraIds { expected, found: extra_ids.len() });
+        }
+        let new_count = old_count + tokens.len();
+        let by_start = MmRuns::check(mm_items, old_count..new_count)?;
+
+        // All memory first: from here on nothing fails.
+        let new_blocks = new_count / self.tokens_per_block - self.names.len();
+        self.tokens.try_reserve(tokens.len())?;
+        if let Some(all) = &mut self.extra_ids {
+            all.try_reserve(extra_ids.len())?;
+        }
+        self.mm_runs.try_reserve(mm_items.len())?;
+        self.hashes.try_reserve(new_blocks)?;
+        self.names.try_reserve(new_blocks)?;
+
+        self.tokens.extend_from_slice(tokens);
+        if let Some(all) = &mut self.extra_ids {
+            all.extend_from_slice(extra_ids);
+        }
+        self.mm_runs.extend(mm_items, &by_start);
+        self.tail = OnceLock::new();
+        for block in self.names.len()..self.names.len() + new_blocks {
+            let Identity { hash, name } = self.identify(block);
+            self.hashes.push(hash);
+            self.names.push(name);
+        }
+        Ok(())
+    }
+
+    /// Tokens in a full block.
+    pub fn tokens_per_block(&self) -> usize {
+        self.tokens_per_block
+    }
+
+    /// Tokens in all.
+    pub fn token_count(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Blocks in all; a partial tail counts.
+    pub fn block_count(&self) -> usize {
+        self.tokens.len().div_ceil(self.tokens_per_block)
+    }
+
+    /// Blocks that have all their tokens.
+    pub fn full_block_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The hashes of the full blocks; [`Sequence::block_hash`] knows the partial tail's too.
+    pub fn block_hashes(&self) -> &[u64] {
+        &self.hashes
+    }
+
+    /// The names of the full blocks; [`Sequence::name`] knows the partial tail's too.
+    pub fn names(&self) -> &[Name] {
+        &self.names
+    }
+
+    /// The hash of a block, full or the partial tail.
+    pub fn block_hash(&self, block: usize) -> Option<u64> {
+        self.hashes.get(block).copied().or_else(|| self.tail(block).map(|tail| tail.hash))
+    }
+
+    /// The name of a block, full or the partial tail.
+    pub fn name(&self, block: usize) -> Option<Name> {
+        self.names.get(block).copied().or_else(|| self.tail(block).map(|tail| tail.name))
+    }
+
+    /// The tokens of a block; none beyond the last.
+    pub fn block_tokens(&self, block: usize) -> &[i32] {
+        &self.tokens[self.token_range(block)]
+    }
+
+    /// What the host gave as namespace.
+    pub fn namespace(&self) -> &[u8] {
+        &self.namespace
+    }
+
+    /// Whether another worker would mean the same by these names: not with an adapter that only
+    /// this host knows.
+    pub fn is_servable_to_peers(&self) -> bool {
+        !matches!(self.traits.adapter, Adapter::Local(_))
+    }
+
+    /// The name that the first block has as its parent's.
+    pub(super) fn root(&self) -> Name {
+        self.root
+    }
+
+    /// The key of a block, cut off after `max_tokens` of its tokens.
+    pub(super) fn key(&self, block: usize, max_tokens: usize) -> KeyView<'_> {
+        let range = self.token_range(block);
+        self.key_of(range.start..range.end.min(range.start.saturating_add(max_tokens)))
+    }
+
+    /// A copy of the key of a block, for the tree.
+    pub(super) fn copied_key(&self, block: usize) -> Result<BlockKey, ReuseError> {
+        let key = self.key(block, self.tokens_per_block);
+        Ok(BlockKey::copy(&key, Arc::clone(&self.traits))?)
+    }
+
+    fn token_range(&self, block: usize) -> Range<usize> {
+        let count = self.tokens.len();
+        let start = block.saturating_mul(self.tokens_per_block).min(count);
+        start..(start + self.tokens_per_block).min(count)
+    }
+
+    fn key_of(&self, range: Range<usize>) -> KeyView<'_> {
+        KeyView {
+            traits: &self.traits,
+            tokens: &self.tokens[range.clone()],
+            extra_ids: self.extra_ids.as_deref().map(|ids| &ids[range.clone()]),
+            mm_keys: self.mm_runs.keys(range),
+        }
+    }
+
+    /// Computes the identity of a block whose predecessors are known.
+    fn identify(&self, block: usize) -> Identity {
+        let key = self.key(block, self.tokens_per_block);
+        let (parent_hash, parent_name) = match block.checked_sub(1) {
+            None => (block_hash::ROOT, self.root),
+            Some(parent) => (self.hashes[parent], self.names[parent]),
+        };
+        let input = HashInput {
+            tokens: key.tokens,
+            extra_ids: key.extra_ids,
+            lora_id: self.lora_id,
+            salt: self.salt,
+            mm_keys: &key.mm_keys,
+        };
+        Identity {
+            hash: block_hash::block_hash(parent_hash, &input),
+            name: self.namer.name(parent_name, &key),
+        }
+    }
+
+    fn tail(&self, block: usize) -> Option<Identity> {
+        (block == self.names.len() && block < self.block_count())
+            .then(|| *self.tail.get_or_init(|| self.identify(block)))
+    }
+}
