@@ -160,6 +160,58 @@ TEST(Broadcast, DecidedLeavesSnapshotsOnRank0) {
   EXPECT_THAT(statuses, Each(KVH_OK));
 }
 
+using Plan = support::Handle<kvh_plan_t, kvh_plan_destroy>;
+
+// The plan of a request without a hint.
+Plan local_plan(const support::Context &context) {
+  kvh_capabilities_t *capabilities = nullptr;
+  EXPECT_EQ(kvh_capabilities_create(&capabilities), KVH_OK);
+  kvh_binding_table_t *table = nullptr;
+  EXPECT_EQ(kvh_binding_table_create(&table), KVH_OK);
+  kvh_request_profile_t profile{};
+  profile.struct_size = sizeof profile;
+  profile.kind = KVH_REQUEST_CONTEXT;
+  profile.has_lora = KVH_ANSWER_NO;
+  profile.required_handoff = KVH_ANSWER_NO;
+  kvh_plan_t *plan = nullptr;
+  EXPECT_EQ(kvh_plan_decide(context.get(), nullptr, capabilities, table, &profile, &plan), KVH_OK);
+  kvh_binding_table_destroy(table);
+  kvh_capabilities_destroy(capabilities);
+  return Plan(plan);
+}
+
+TEST(Broadcast, PlansTravelAndALocalOneIsNoneWhereOnlyDecisionsDo) {
+  const support::Context context = support::context();
+  for (const uint32_t mode : {KVH_BROADCAST_FULL, KVH_BROADCAST_DECIDED}) {
+    kvh_communicator_params_t given = params();
+    given.mode = mode;
+    const auto statuses = on_all_ranks(2, given, [&](kvh_communicator_t *communicator) -> kvh_status_t {
+      kvh_batch_t *batch = nullptr;
+      kvh_batch_request_t request{};
+      request.struct_size = sizeof request;
+      if (kvh_communicator_rank(communicator) == 0) {
+        const Plan plan = local_plan(context);
+        request.plan = plan.get();
+        EXPECT_EQ(kvh_batch_create(&batch), KVH_OK);
+        EXPECT_EQ(kvh_batch_add(batch, &request), KVH_OK);
+      }
+      const Batch owned(batch);
+      kvh_batch_t *received = nullptr;
+      const kvh_status_t status = kvh_broadcast(communicator, batch, &received);
+      const Batch owned_too(received);
+      EXPECT_EQ(kvh_batch_get(received != nullptr ? received : batch, 0, &request), KVH_OK);
+      if (received != nullptr && mode == KVH_BROADCAST_DECIDED) {
+        EXPECT_EQ(request.plan, nullptr);
+      } else {
+        EXPECT_EQ(kvh_plan_kind(request.plan), KVH_PLAN_LOCAL) << "kept by the batch";
+        EXPECT_EQ(kvh_plan_reason(request.plan), KVH_REFUSAL_NO_CANDIDATE);
+      }
+      return status;
+    });
+    EXPECT_THAT(statuses, Each(KVH_OK));
+  }
+}
+
 TEST(Broadcast, ReceivedSnapshotsOutliveTheirBatch) {
   const Sample sample;
   on_all_ranks(2, params(), [&](kvh_communicator_t *communicator) -> kvh_status_t {

@@ -150,11 +150,9 @@ proptest! {
 fn sample(large: &[u8]) -> Encoded<'_> {
     let mut batch = Batch::new();
     let snapshot = Some(hint(r#"{"block_hashes":[18446744073709551615,12345678901234567890]}"#));
-    for (id, body, snapshot, parent) in [
-        (1, &large[..10], snapshot, None),
-        (2, large, None, Some(0)),
-        (3, &large[..0], None, None),
-    ] {
+    for (id, body, snapshot, parent) in
+        [(1, &large[..10], snapshot, None), (2, large, None, Some(0)), (3, &large[..0], None, None)]
+    {
         batch.add(Request { id, body, snapshot, parent, plan: None }).expect("a good request");
     }
     frame::encode(&batch, Mode::Full, Vec::new()).expect("a small batch")

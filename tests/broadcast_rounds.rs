@@ -12,6 +12,7 @@ use kvhints::broadcast::round::{Equipment, RoundError, Rounds};
 use kvhints::broadcast::settings::{Mode, Settings};
 use kvhints::broadcast::topology::Topology;
 use kvhints::hint::Snapshot;
+use kvhints::plan::{Endpoint, NamedFetch, Plan, Refusal};
 use kvhints::telemetry::Metrics;
 
 const SMALL_CHUNK_BYTES: usize = 4096;
@@ -62,6 +63,27 @@ fn bodies() -> Vec<Vec<u8>> {
         .collect()
 }
 
+fn named_fetch() -> Plan {
+    Plan::NamedFetch(NamedFetch {
+        binding_id: "pool-a".into(),
+        endpoint: Endpoint::parse("http://kv.example").expect("an endpoint"),
+        action_index: 0,
+        block_count: 50,
+        last_block_hash: u64::MAX,
+        then_paired_source: false,
+        envelope: None,
+    })
+}
+
+/// The plan of a request: a fetch, a local one, or none.
+fn plan(index: usize) -> Option<Plan> {
+    match index {
+        0 | 4 => Some(named_fetch()),
+        1 => Some(Plan::Local(Refusal::NoCandidate)),
+        _ => None,
+    }
+}
+
 /// One request for each body. The first two share a snapshot, the third is the first one's child,
 /// the fourth has an equal but not the same one, the others have none.
 fn batch(bodies: &[Vec<u8>]) -> Batch<'_> {
@@ -75,7 +97,8 @@ fn batch(bodies: &[Vec<u8>]) -> Batch<'_> {
         };
         let parent = (index == 2).then_some(0);
         let id = 1_000 + index as u64;
-        batch.add(Request { id, body, snapshot, parent, plan: None }).expect("a good request");
+        let request = Request { id, body, snapshot, parent, plan: plan(index) };
+        batch.add(request).expect("a good request");
     }
     batch
 }
@@ -90,6 +113,9 @@ fn check_received(received: &ReceivedBatch, bodies: &[Vec<u8>], mode: Mode) {
         assert_eq!(request.id, 1_000 + index as u64);
         assert_eq!(request.body, body);
         assert_eq!(request.parent, (index == 2).then_some(0));
+        // Where only decisions travel, a local one travels as none.
+        let is_told = |plan: &Plan| mode == Mode::Full || !matches!(plan, Plan::Local(_));
+        assert_eq!(request.plan, plan(index).filter(is_told).as_ref());
         let has_snapshot = mode == Mode::Full && index < 4;
         let expected = has_snapshot.then(|| hint(u64::MAX).json().to_vec());
         assert_eq!(request.snapshot.map(|hint| hint.json().to_vec()), expected);
@@ -226,8 +252,10 @@ fn a_rank_that_panics_wakes_all_others() {
             match outcome {
                 None => assert_eq!(rank, 1),
                 Some(outcome) => {
-                    let is_told =
-                        matches!(outcome, Err(RoundError::Communicator(CommunicatorError::RankGone(_))));
+                    let is_told = matches!(
+                        outcome,
+                        Err(RoundError::Communicator(CommunicatorError::RankGone(_)))
+                    );
                     assert!(is_told, "rank {rank}: {outcome:?}");
                 }
             }

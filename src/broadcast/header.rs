@@ -96,7 +96,9 @@ pub enum HeaderError {
     #[error("damaged header: bytes of a round were expected")]
     Damaged,
     /// Another release's.
-    #[error("header of wire version {found}, expected {WIRE_VERSION}: run one release on all ranks")]
+    #[error(
+        "header of wire version {found}, expected {WIRE_VERSION}: run one release on all ranks"
+    )]
     Version {
         /// The version found.
         found: u16,

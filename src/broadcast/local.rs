@@ -89,11 +89,7 @@ impl LocalGroup {
             reduction: Reduction::default(),
         };
         Some(Self {
-            shared: Arc::new(Shared {
-                size,
-                state: Mutex::new(state),
-                changed: Condvar::new(),
-            }),
+            shared: Arc::new(Shared { size, state: Mutex::new(state), changed: Condvar::new() }),
         })
     }
 

@@ -109,7 +109,10 @@ pub struct Rounds {
 /// What a round brought this rank, not looked into yet.
 enum Taken {
     Aborted(AbortReason),
-    Frame { lengths: Lengths, payload: Vec<u8> },
+    Frame {
+        lengths: Lengths,
+        payload: Vec<u8>,
+    },
     /// There was a frame, and no memory for it.
     Lost,
 }

@@ -199,10 +199,8 @@ pub unsafe extern "C" fn kvh_communicator_create_local(
         if rank >= group.size() {
             return Err(KVH_ERR_INVALID_ARGUMENT);
         }
-        let deadline =
-            (params.deadline_ns > 0).then(|| Duration::from_nanos(params.deadline_ns));
-        let communicator =
-            group.take(rank, settings, deadline).map_err(|_| KVH_ERR_STATE)?;
+        let deadline = (params.deadline_ns > 0).then(|| Duration::from_nanos(params.deadline_ns));
+        let communicator = group.take(rank, settings, deadline).map_err(|_| KVH_ERR_STATE)?;
         let metrics = Arc::clone(&shared.metrics);
         communicator_out.write(handle::give(CommunicatorObject {
             // SAFETY: the context is held during this call.

@@ -168,9 +168,8 @@ impl Comm {
         let len = count(bytes.len())?;
         let data = bytes.as_ptr().cast::<c_void>();
         // SAFETY: a live communicator; the bytes are readable during the call, which blocks.
-        let code = unsafe {
-            raw::MPI_Send(data, len, raw::RSMPI_UINT8_T, to as c_int, TAG, self.0)
-        };
+        let code =
+            unsafe { raw::MPI_Send(data, len, raw::RSMPI_UINT8_T, to as c_int, TAG, self.0) };
         check("MPI_Send", code)
     }
 
