@@ -2,8 +2,8 @@
 
 fn main() {
     // The SONAME carries the ABI's major version; CMake installs the file under the same name.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libkvhints.so.0");
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-soname,libkvhints.so.0");
     // Threads and thread-local destructors of the library may outlive a dlclose.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
 }

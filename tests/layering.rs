@@ -59,17 +59,23 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Path below the root, room, and the code lines (numbered from 1) without comments and without the
-/// unit tests at the end of the file.
-fn sources() -> Vec<(String, String, Vec<(usize, String)>)> {
+/// One source file: its path below the root, its room, and its code lines (numbered from 1) without
+/// comments and without the unit tests at the end.
+struct Source {
+    file: String,
+    room: String,
+    lines: Vec<(usize, String)>,
+}
+
+fn sources() -> Vec<Source> {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
     assert!(files.len() > 10, "the sources were not found");
     files
         .iter()
         .map(|path| {
-            let name = path.strip_prefix(root()).expect("below the root").display().to_string();
-            let below_src = name.trim_start_matches("src/");
+            let file = path.strip_prefix(root()).expect("below the root").display().to_string();
+            let below_src = file.trim_start_matches("src/");
             let room = below_src.split('/').next().expect("a name").trim_end_matches(".rs");
             let text = fs::read_to_string(path).expect("source is readable");
             let lines = text
@@ -79,7 +85,7 @@ fn sources() -> Vec<(String, String, Vec<(usize, String)>)> {
                 .filter(|(_, line)| !line.trim_start().starts_with("//"))
                 .map(|(index, line)| (index + 1, line.to_owned()))
                 .collect();
-            (name.clone(), room.to_owned(), lines)
+            Source { room: room.to_owned(), lines, file }
         })
         .collect()
 }
@@ -113,7 +119,7 @@ fn the_reader_sees_every_way_of_naming_a_room() {
 
 #[test]
 fn rooms_know_only_what_comes_before_them() {
-    for (file, room, lines) in sources() {
+    for Source { file, room, lines } in sources() {
         if room == "lib" {
             continue;
         }
@@ -134,7 +140,7 @@ fn rooms_know_only_what_comes_before_them() {
 
 #[test]
 fn pure_rooms_stay_pure() {
-    for (file, room, lines) in sources() {
+    for Source { file, room, lines } in sources() {
         if !["hint", "plan", "reuse"].contains(&room.as_str()) {
             continue;
         }
@@ -148,7 +154,7 @@ fn pure_rooms_stay_pure() {
 
 #[test]
 fn only_the_c_boundary_exports_and_only_few_places_are_unsafe() {
-    for (file, room, lines) in sources() {
+    for Source { file, room, lines } in sources() {
         for (number, line) in lines {
             assert!(
                 room == "capi" || !line.contains("no_mangle"),
@@ -166,7 +172,7 @@ fn only_the_c_boundary_exports_and_only_few_places_are_unsafe() {
 
 #[test]
 fn every_file_says_what_it_is_for() {
-    for (file, _, _) in sources() {
+    for Source { file, .. } in sources() {
         let text = fs::read_to_string(root().join(&file)).expect("source is readable");
         assert!(text.starts_with("//! "), "{file}: the first line must say what the file is for");
     }

@@ -1,0 +1,29 @@
+/* Sizes and offsets that programs compiled against this header have built in (LP64). */
+#include "kvhints.h"
+
+#include <stdio.h>
+
+#define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
+#define SIZE(type, size) _Static_assert(sizeof(type) == (size), #type)
+
+SIZE(kvh_status_t, 4);
+SIZE(kvh_str_t, 16);
+AT(kvh_str_t, data, 0);
+AT(kvh_str_t, len, 8);
+SIZE(kvh_bytes_t, 16);
+AT(kvh_bytes_t, data, 0);
+AT(kvh_bytes_t, len, 8);
+
+AT(kvh_context_params_t, struct_size, 0);
+AT(kvh_context_params_t, trust_http_hints, 8);
+AT(kvh_context_params_t, clock_monotonic_ns, 16);
+AT(kvh_context_params_t, clock_destroy, 40);
+
+int main(void) {
+  /* The library that was loaded is the one that this header describes. */
+  if (kvh_abi_version() < KVH_ABI_VERSION) {
+    fprintf(stderr, "header has ABI revision %d, library %u\n", KVH_ABI_VERSION, kvh_abi_version());
+    return 1;
+  }
+  return 0;
+}

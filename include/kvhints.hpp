@@ -1,0 +1,463 @@
+// kvhints for C++17: owners that destroy what they hold, views instead of (data, len), errors as
+// exceptions. Header only; everything it does is a call in kvhints.h, whose comments are the
+// contract. Each class is as small as its handle, movable, and gives the handle with get().
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef KVHINTS_HPP
+#define KVHINTS_HPP
+
+#include "kvhints.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvhints {
+
+// A call failed; status() is negative.
+class Error : public std::runtime_error {
+ public:
+  Error(kvh_status_t status, const std::string &text) : std::runtime_error(text), status_(status) {}
+
+  kvh_status_t status() const noexcept { return status_; }
+
+ private:
+  kvh_status_t status_;
+};
+
+// Throws on a negative status; gives back the others (ok, in progress, not found, busy). With the
+// text of `error`, if there is one, which is destroyed.
+inline kvh_status_t check(kvh_status_t status, kvh_error_t *error = nullptr) {
+  if (status >= 0) {
+    return status;
+  }
+  std::string message = kvh_status_string(status);
+  if (error != nullptr) {
+    const kvh_str_t text = kvh_error_message(error);
+    message.append(": ").append(text.data, text.len);
+    kvh_error_destroy(error);
+  }
+  throw Error(status, message);
+}
+
+// Values that something else owns.
+template <typename T>
+class View {
+ public:
+  constexpr View() noexcept = default;
+  constexpr View(const T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+  View(const std::vector<T> &values) noexcept : data_(values.data()), size_(values.size()) {}
+
+  constexpr const T *data() const noexcept { return data_; }
+  constexpr std::size_t size() const noexcept { return size_; }
+  constexpr bool empty() const noexcept { return size_ == 0; }
+  constexpr const T *begin() const noexcept { return data_; }
+  constexpr const T *end() const noexcept { return data_ + size_; }
+  constexpr const T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+ private:
+  const T *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+using Bytes = View<std::uint8_t>;
+
+inline std::string_view text(kvh_str_t text) noexcept { return {text.data, text.len}; }
+inline std::string_view text(kvh_bytes_t bytes) noexcept {
+  return {reinterpret_cast<const char *>(bytes.data), bytes.len};
+}
+inline kvh_str_t borrow(std::string_view text) noexcept { return {text.data(), text.size()}; }
+inline kvh_bytes_t borrow(Bytes bytes) noexcept { return {bytes.data(), bytes.size()}; }
+
+// The bytes of a text, for calls that take bytes.
+inline Bytes as_bytes(std::string_view text) noexcept {
+  return {reinterpret_cast<const std::uint8_t *>(text.data()), text.size()};
+}
+
+namespace detail {
+
+template <typename T, void (*Destroy)(T *)>
+struct Deleter {
+  void operator()(T *handle) const noexcept { Destroy(handle); }
+};
+
+// Owns one handle and destroys it.
+template <typename T, void (*Destroy)(T *)>
+using Handle = std::unique_ptr<T, Deleter<T, Destroy>>;
+
+// A parameter or output struct, zero but for its size.
+template <typename T>
+T sized() noexcept {
+  T value{};
+  value.struct_size = sizeof(T);
+  return value;
+}
+
+}  // namespace detail
+
+// How a request came in: over HTTP, where hints count only if trusted, or from this process.
+enum class Ingress : std::int32_t { http = 1, trusted = 2 };
+
+// What admission said of a hint. Anything but `admitted` means: go on without it.
+enum class Verdict : std::int32_t {
+  admitted = 0,
+  absent = 1,
+  untrusted = 2,
+  unknown_version = 3,
+  oversized = 4,
+  malformed = 5,
+};
+
+// Bytes made by the library.
+class Buffer {
+ public:
+  explicit Buffer(kvh_buffer_t *handle) noexcept : handle_(handle) {}
+
+  Bytes bytes() const noexcept {
+    const kvh_bytes_t bytes = kvh_buffer_bytes(get());
+    return {bytes.data, bytes.len};
+  }
+  std::string_view text() const noexcept { return kvhints::text(kvh_buffer_bytes(get())); }
+  kvh_buffer_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_buffer_t, kvh_buffer_release> handle_;
+};
+
+// An admitted hint: immutable, shared; a copy is one more reference. Empty when nothing was admitted.
+class Snapshot {
+ public:
+  Snapshot() noexcept = default;
+  explicit Snapshot(kvh_snapshot_t *handle) noexcept : handle_(handle) {}
+  Snapshot(const Snapshot &other) noexcept
+      : handle_(other.handle_ ? kvh_snapshot_retain(other.get()) : nullptr) {}
+  Snapshot(Snapshot &&other) noexcept = default;
+  Snapshot &operator=(Snapshot other) noexcept {
+    handle_.swap(other.handle_);
+    return *this;
+  }
+  ~Snapshot() = default;
+
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  std::string_view json() const noexcept { return text(kvh_snapshot_json(get())); }
+  std::string_view message_id() const noexcept { return text(kvh_snapshot_message_id(get())); }
+  std::size_t action_count() const noexcept { return kvh_snapshot_action_count(get()); }
+  kvh_action_t action(std::size_t index) const {
+    kvh_action_t action{};
+    check(kvh_snapshot_action(get(), index, &action));
+    return action;
+  }
+  Snapshot one_action(std::size_t index) const {
+    kvh_snapshot_t *envelope = nullptr;
+    check(kvh_snapshot_one_action(get(), index, &envelope));
+    return Snapshot(envelope);
+  }
+  Buffer msgpack() const {
+    kvh_buffer_t *msgpack = nullptr;
+    check(kvh_snapshot_msgpack(get(), &msgpack));
+    return Buffer(msgpack);
+  }
+  kvh_snapshot_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_snapshot_t, kvh_snapshot_release> handle_;
+};
+
+// A verdict, and the snapshot if it is `admitted`.
+struct Admission {
+  Verdict verdict;
+  Snapshot snapshot;
+};
+
+// The library's configuration, metrics and clock, shared by the objects made from it.
+class Context {
+ public:
+  Context() : Context(nullptr) {}
+  explicit Context(const kvh_context_params_t &params) : Context(&params) {}
+
+  // Judges one hint: the raw bytes as they came.
+  Admission admit(Ingress ingress, std::string_view json) const {
+    std::int32_t verdict = 0;
+    kvh_snapshot_t *snapshot = nullptr;
+    check(kvh_admit(get(), static_cast<std::int32_t>(ingress), as_bytes(json).data(), json.size(), &verdict,
+                    &snapshot));
+    return {static_cast<Verdict>(verdict), Snapshot(snapshot)};
+  }
+
+  // Prometheus text.
+  std::string metrics() const {
+    std::string text;
+    std::size_t length = 0;
+    check(kvh_context_metrics(get(), nullptr, 0, &length));
+    for (;;) {
+      text.resize(length + 64);  // numbers may have grown since the length was told
+      const kvh_status_t status = kvh_context_metrics(get(), text.data(), text.size(), &length);
+      if (status != KVH_ERR_TOO_SMALL) {
+        check(status);
+        text.resize(length);
+        return text;
+      }
+    }
+  }
+
+  kvh_context_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  explicit Context(const kvh_context_params_t *params) {
+    kvh_context_t *context = nullptr;
+    check(kvh_context_create(params, &context));
+    handle_.reset(context);
+  }
+
+  detail::Handle<kvh_context_t, kvh_context_destroy> handle_;
+};
+
+// What a request's tokens mean for reuse: cut into blocks, hashed, named. Grows by append.
+class Sequence {
+ public:
+  explicit Sequence(const kvh_sequence_params_t &params) {
+    kvh_sequence_t *sequence = nullptr;
+    check(kvh_sequence_create(&params, &sequence));
+    handle_.reset(sequence);
+  }
+  // Plain text tokens in blocks of tokens_per_block; namespace_bytes names the model and revision.
+  Sequence(std::uint32_t tokens_per_block, View<std::int32_t> tokens, std::string_view namespace_bytes)
+      : Sequence(plain(tokens_per_block, tokens, namespace_bytes)) {}
+
+  void append(View<std::int32_t> tokens) {
+    check(kvh_sequence_append(get(), tokens.data(), nullptr, tokens.size(), nullptr, 0));
+  }
+  std::size_t block_count() const noexcept { return kvh_sequence_block_count(get()); }
+  std::vector<std::uint64_t> block_hashes() const {
+    std::vector<std::uint64_t> hashes(block_count());
+    std::size_t count = 0;
+    check(kvh_sequence_block_hashes(get(), hashes.data(), hashes.size(), &count));
+    return hashes;
+  }
+  kvh_sequence_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  static kvh_sequence_params_t plain(std::uint32_t tokens_per_block, View<std::int32_t> tokens,
+                                     std::string_view namespace_bytes) noexcept {
+    auto params = detail::sized<kvh_sequence_params_t>();
+    params.tokens_per_block = tokens_per_block;
+    params.tokens = tokens.data();
+    params.token_count = tokens.size();
+    params.namespace_bytes = borrow(as_bytes(namespace_bytes));
+    return params;
+  }
+
+  detail::Handle<kvh_sequence_t, kvh_sequence_destroy> handle_;
+};
+
+// Blocks that are pinned until unpin() or the end of this object.
+class BlockRange {
+ public:
+  explicit BlockRange(kvh_block_range_t *handle) noexcept : handle_(handle) {}
+
+  std::vector<std::int32_t> ids() const {
+    std::vector<std::int32_t> ids(kvh_block_range_count(get()));
+    std::size_t count = 0;
+    check(kvh_block_range_ids(get(), ids.data(), ids.size(), &count));
+    return ids;
+  }
+  void unpin() const { check(kvh_block_range_unpin(get())); }
+  kvh_block_range_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_block_range_t, kvh_block_range_destroy> handle_;
+};
+
+// Which policy a range is pinned or fetched with: all of it, or the longest prefix there is.
+enum class Policy : std::uint32_t { strict = 1, best_effort = 2 };
+
+// Which blocks this worker holds, by content. The host decides what to evict.
+class ReuseTree {
+ public:
+  ReuseTree(const Context &context, std::uint32_t tokens_per_block) {
+    auto params = detail::sized<kvh_reuse_tree_params_t>();
+    params.tokens_per_block = tokens_per_block;
+    params.mode = KVH_REUSE_MODE_ARBITER;
+    kvh_reuse_tree_t *tree = nullptr;
+    check(kvh_reuse_tree_create(context.get(), &params, &tree));
+    handle_.reset(tree);
+  }
+
+  // Stores blocks of the full window from first_block on; gives what the tree holds there now.
+  std::vector<std::int32_t> store(const Sequence &sequence, std::size_t first_block, View<std::int32_t> ids) const {
+    std::vector<std::int32_t> held(ids.size());
+    check(kvh_reuse_tree_store(get(), KVH_WINDOW_FULL, sequence.get(), first_block, ids.data(), ids.size(),
+                               held.data()));
+    return held;
+  }
+  // Length in tokens of the longest stored prefix, at most max_tokens.
+  std::size_t match(const Sequence &sequence, std::size_t max_tokens) const {
+    std::size_t matched = 0;
+    check(kvh_reuse_tree_match(get(), KVH_WINDOW_FULL, sequence.get(), max_tokens, &matched));
+    return matched;
+  }
+  // KVH_OK, KVH_BUSY while a pin protects the block, KVH_NOT_FOUND when it is not in the tree.
+  kvh_status_t evict(std::int32_t block_id) const {
+    return check(kvh_reuse_tree_evict(get(), KVH_WINDOW_FULL, block_id));
+  }
+  // Pins full-window blocks; nothing if the tree does not hold what the policy asks for.
+  std::optional<BlockRange> pin(const Sequence &sequence, std::size_t first_block, std::size_t block_count,
+                                Policy policy) const {
+    auto params = detail::sized<kvh_block_range_params_t>();
+    params.window = KVH_WINDOW_FULL;
+    params.policy = static_cast<std::uint32_t>(policy);
+    params.first_block = first_block;
+    params.block_count = block_count;
+    std::size_t present = 0;
+    kvh_block_range_t *range = nullptr;
+    if (check(kvh_block_range_from_reuse_tree(get(), sequence.get(), &params, &present, &range)) ==
+        KVH_NOT_FOUND) {
+      return std::nullopt;
+    }
+    return BlockRange(range);
+  }
+  kvh_reuse_tree_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_reuse_tree_t, kvh_reuse_tree_destroy> handle_;
+};
+
+// Which actions a backend family supports.
+class Capabilities {
+ public:
+  Capabilities() {
+    kvh_capabilities_t *capabilities = nullptr;
+    check(kvh_capabilities_create(&capabilities));
+    handle_.reset(capabilities);
+  }
+
+  void add(std::string_view family, std::string_view action_type, std::string_view action_version) {
+    check(kvh_capabilities_add(get(), borrow(family), borrow(action_type), borrow(action_version)));
+  }
+  kvh_capabilities_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_capabilities_t, kvh_capabilities_destroy> handle_;
+};
+
+// The server's configuration: bindings, what each may do, and the endpoints that are trusted.
+class BindingTable {
+ public:
+  BindingTable() {
+    kvh_binding_table_t *table = nullptr;
+    check(kvh_binding_table_create(&table));
+    handle_.reset(table);
+  }
+  // From the text of a JSON file.
+  explicit BindingTable(std::string_view json) {
+    kvh_binding_table_t *table = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_binding_table_load(as_bytes(json).data(), json.size(), &table, &error), error);
+    handle_.reset(table);
+  }
+  kvh_binding_table_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_binding_table_t, kvh_binding_table_destroy> handle_;
+};
+
+// One decision about a request's hint: a named fetch, or local with the reason.
+class Plan {
+ public:
+  explicit Plan(kvh_plan_t *handle) noexcept : handle_(handle) {}
+  // hint may be empty: no hint.
+  Plan(const Context &context, const Snapshot &hint, const Capabilities &capabilities, const BindingTable &table,
+       const kvh_request_profile_t &profile) {
+    kvh_plan_t *plan = nullptr;
+    check(kvh_plan_decide(context.get(), hint.get(), capabilities.get(), table.get(), &profile, &plan));
+    handle_.reset(plan);
+  }
+
+  bool is_fetch() const noexcept { return kvh_plan_kind(get()) == KVH_PLAN_NAMED_FETCH; }
+  // "none" for a fetch.
+  const char *refusal() const noexcept { return kvh_refusal_string(kvh_plan_reason(get())); }
+  kvh_plan_fetch_t fetch() const {
+    auto fetch = detail::sized<kvh_plan_fetch_t>();
+    check(kvh_plan_fetch(get(), &fetch));
+    return fetch;
+  }
+  kvh_plan_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_plan_t, kvh_plan_destroy> handle_;
+};
+
+// New requests, on their way to all ranks. Bodies are borrowed until the broadcast.
+class Batch {
+ public:
+  Batch() {
+    kvh_batch_t *batch = nullptr;
+    check(kvh_batch_create(&batch));
+    handle_.reset(batch);
+  }
+  explicit Batch(kvh_batch_t *handle) noexcept : handle_(handle) {}
+
+  void add(std::uint64_t id, std::string_view body, const Snapshot &hint, const Plan *plan) {
+    auto request = detail::sized<kvh_batch_request_t>();
+    request.id = id;
+    request.body = borrow(as_bytes(body));
+    request.snapshot = hint.get();
+    request.plan = plan == nullptr ? nullptr : plan->get();
+    check(kvh_batch_add(get(), &request));
+  }
+  std::size_t size() const noexcept { return kvh_batch_count(get()); }
+  kvh_batch_request_t operator[](std::size_t index) const {
+    auto request = detail::sized<kvh_batch_request_t>();
+    check(kvh_batch_get(get(), index, &request));
+    return request;
+  }
+  kvh_batch_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_batch_t, kvh_batch_destroy> handle_;
+};
+
+// The ranks of this worker. Calls are collective. Over MPI, close() comes before MPI_Finalize.
+class Communicator {
+ public:
+  explicit Communicator(kvh_communicator_t *handle) noexcept : handle_(handle) {}
+  // Over MPI: fortran_handle is MPI_Comm_c2f of the host's communicator.
+  Communicator(const Context &context, const kvh_communicator_params_t &params, std::int64_t fortran_handle) {
+    kvh_communicator_t *communicator = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_communicator_create_mpi(context.get(), &params, fortran_handle, &communicator, &error), error);
+    handle_.reset(communicator);
+  }
+
+  std::uint32_t rank() const noexcept { return kvh_communicator_rank(get()); }
+  std::uint32_t size() const noexcept { return kvh_communicator_size(get()); }
+  // Rank 0 gives its batch and gets it back; the others get a copy.
+  Batch broadcast(Batch batch) {
+    kvh_batch_t *received = nullptr;
+    if (rank() == 0) {
+      check(kvh_broadcast(get(), batch.get(), &received));
+      return batch;
+    }
+    check(kvh_broadcast(get(), nullptr, &received));
+    return Batch(received);
+  }
+  // The smallest of all ranks' values.
+  std::uint64_t min(std::uint64_t mine) {
+    check(kvh_communicator_min(get(), &mine, 1, &mine));
+    return mine;
+  }
+  void close() { check(kvh_communicator_close(get())); }
+  kvh_communicator_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_communicator_t, kvh_communicator_destroy> handle_;
+};
+
+}  // namespace kvhints
+
+#endif  // KVHINTS_HPP
