@@ -71,7 +71,7 @@ impl Number {
         // Leading zeros are no JSON, so the length decides nearly always.
         let digits = &input[self.digits..self.whole_end];
         if self.digits > self.start {
-            digits.len() < 19 || (digits.len() == 19 && digits <= b"9223372036854775808")
+            digits.len() < 19 || (digits.len() == 19 && digits <= b"9223372036854775808".as_slice())
         } else {
             fits_u64(digits)
         }
@@ -133,7 +133,7 @@ pub fn fits_u64(digits: &[u8]) -> bool {
     match digits {
         // Twenty digits need a look only if they begin with 18 or more.
         [first, second, ..] if digits.len() == 20 => {
-            (*first == b'1' && *second < b'8') || digits <= b"18446744073709551615"
+            (*first == b'1' && *second < b'8') || digits <= b"18446744073709551615".as_slice()
         }
         _ => digits.len() < 20,
     }
