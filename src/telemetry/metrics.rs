@@ -37,6 +37,26 @@ pub struct Metrics {
     pub broadcast_requests: Family,
     /// Payload bytes of delivered rounds.
     pub broadcast_bytes: Family,
+    /// Prefetches that delivered blocks.
+    pub prefetches_delivered: Family,
+    /// Prefetches whose source did not hold what was asked for.
+    pub prefetches_missed: Family,
+    /// Prefetches that the host cancelled.
+    pub prefetches_cancelled: Family,
+    /// Prefetches that failed, by [`Metrics::PREFETCH_FAILURES`].
+    pub prefetches_failed: Family,
+    /// Blocks that prefetches delivered.
+    pub prefetch_blocks: Family,
+    /// Bytes of these blocks.
+    pub prefetch_bytes: Family,
+    /// Requests of peers that were accepted.
+    pub source_requests_served: Family,
+    /// Requests of peers whose blocks were not there.
+    pub source_requests_missed: Family,
+    /// Requests of peers that were refused, by [`Metrics::SOURCE_REFUSALS`].
+    pub source_requests_refused: Family,
+    /// Messages of peers that could not be read.
+    pub transfer_messages_unreadable: Family,
 }
 
 impl Metrics {
@@ -69,6 +89,31 @@ impl Metrics {
     pub const ROUND_ABORTED: usize = 1;
     /// Index of a round that this rank left with an error.
     pub const ROUND_FAILED: usize = 2;
+
+    /// Label values of [`Metrics::prefetches_failed`], in index order: the names of the reasons.
+    pub const PREFETCH_FAILURES: &'static [&'static str] = &[
+        "not_shareable",
+        "endpoint_denied",
+        "unsupported",
+        "metadata_failed",
+        "metadata_timeout",
+        "namespace_mismatch",
+        "layout_mismatch",
+        "peer_gone",
+        "source_restarted",
+        "source_busy",
+        "source_refused",
+        "transfer_timeout",
+        "corrupted",
+        "protocol",
+        "limit",
+        "shutdown",
+        "fault",
+    ];
+
+    /// Label values of [`Metrics::source_requests_refused`], in index order: as on the wire.
+    pub const SOURCE_REFUSALS: &'static [&'static str] =
+        &["version", "namespace", "layout", "incarnation", "busy", "bad_request"];
 
     /// All families, at zero.
     pub fn new() -> Self {
@@ -142,6 +187,50 @@ impl Metrics {
                 "kvhints_broadcast_payload_bytes_total",
                 "Payload bytes of delivered broadcast rounds.",
             ),
+            prefetches_delivered: Family::counter(
+                "kvhints_prefetches_delivered_total",
+                "Prefetches that delivered blocks.",
+            ),
+            prefetches_missed: Family::counter(
+                "kvhints_prefetches_missed_total",
+                "Prefetches whose source did not hold what was asked for.",
+            ),
+            prefetches_cancelled: Family::counter(
+                "kvhints_prefetches_cancelled_total",
+                "Prefetches cancelled by the host.",
+            ),
+            prefetches_failed: Family::counters(
+                "kvhints_prefetches_failed_total",
+                "Prefetches that failed, by reason; the request ran as if without a hint.",
+                "reason",
+                Self::PREFETCH_FAILURES,
+            ),
+            prefetch_blocks: Family::counter(
+                "kvhints_prefetch_blocks_total",
+                "Blocks delivered by prefetches.",
+            ),
+            prefetch_bytes: Family::counter(
+                "kvhints_prefetch_bytes_total",
+                "Bytes of blocks delivered by prefetches.",
+            ),
+            source_requests_served: Family::counter(
+                "kvhints_source_requests_served_total",
+                "Requests of peers for blocks that were accepted.",
+            ),
+            source_requests_missed: Family::counter(
+                "kvhints_source_requests_missed_total",
+                "Requests of peers for blocks that were not there.",
+            ),
+            source_requests_refused: Family::counters(
+                "kvhints_source_requests_refused_total",
+                "Requests of peers for blocks that were refused, by reason.",
+                "reason",
+                Self::SOURCE_REFUSALS,
+            ),
+            transfer_messages_unreadable: Family::counter(
+                "kvhints_transfer_messages_unreadable_total",
+                "Messages of peers that could not be read.",
+            ),
         }
     }
 
@@ -165,6 +254,16 @@ impl Metrics {
             &self.broadcast_rounds,
             &self.broadcast_requests,
             &self.broadcast_bytes,
+            &self.prefetches_delivered,
+            &self.prefetches_missed,
+            &self.prefetches_cancelled,
+            &self.prefetches_failed,
+            &self.prefetch_blocks,
+            &self.prefetch_bytes,
+            &self.source_requests_served,
+            &self.source_requests_missed,
+            &self.source_requests_refused,
+            &self.transfer_messages_unreadable,
         ] {
             family.render(&mut text);
         }

@@ -1,0 +1,639 @@
+//! The destination's side: carries out what the prefetches' state machines ask for.
+//!
+//! Blocks arrive in memory of the library (*staging*), are compared with their checksums, and only
+//! then copied into the blocks that the host lent. No peer ever learns an address of this side.
+//!
+//! Guards: data is let in only for an attempt that waits for it, from the peer that it asked, in
+//! order, and at the exact size; staging is bounded; what fails ends one attempt, never the thread.
+//! Never does: decide anything about an attempt's life. [`super::prefetch`] does.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::attempt::{Attempt, Origin};
+use super::layout::{check_compatible, CacheLayout, ParallelLayout};
+use super::memory::BlockPool;
+use super::metadata::StateResult;
+use super::prefetch::{Action, Event, Outcome};
+use super::protocol::{Answer, DataHeader, FetchRequest, Message, RequestKey};
+use super::reason::{FailReason, RefuseReason};
+use super::source::Identity;
+use super::state::{Incarnation, State};
+use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
+use crate::plan::Endpoint;
+use crate::telemetry::Metrics;
+
+/// Staging that is kept for the next runs.
+const MAX_SPARE: usize = 8;
+
+/// What a destination allows itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DestinationLimits {
+    /// Sources that are connected.
+    pub connections: usize,
+    /// Bytes received and not yet copied into the host's blocks.
+    pub staging_bytes: usize,
+}
+
+impl Default for DestinationLimits {
+    fn default() -> Self {
+        Self { connections: 64, staging_bytes: 64 << 20 }
+    }
+}
+
+/// Blocks of the host that attempts may write to. Shared with the side that begins attempts.
+#[derive(Debug, Default)]
+pub struct Lent {
+    /// Their ids.
+    pub blocks: HashSet<i32>,
+    /// Attempts that are not quiesced yet.
+    pub attempts: usize,
+}
+
+/// Fetches blocks for one rank.
+pub struct Destination {
+    identity: Arc<Identity>,
+    cache: CacheLayout,
+    parallel: ParallelLayout,
+    rank: u32,
+    pool: BlockPool,
+    limits: DestinationLimits,
+    metrics: Arc<Metrics>,
+    lent: Arc<Mutex<Lent>>,
+    running: HashMap<u64, Running>,
+    connections: HashMap<Vec<u8>, Connection>,
+    receives: HashMap<Ticket, Receive>,
+    /// Announced runs that wait for staging.
+    waiting: VecDeque<Run>,
+    staging_bytes: usize,
+    spare: Vec<Vec<u8>>,
+    ended_count: u64,
+    stale_endpoints: Vec<Endpoint>,
+    disconnected: Vec<PeerId>,
+}
+
+struct Running {
+    attempt: Arc<Attempt>,
+    source: Option<ChosenSource>,
+}
+
+struct ChosenSource {
+    peer: PeerId,
+    incarnation: Incarnation,
+}
+
+struct Connection {
+    peer: PeerId,
+    last_used_ns: u64,
+}
+
+/// An announced run that its attempt let in.
+struct Run {
+    sequence: u64,
+    peer: PeerId,
+    data: DataId,
+    len: usize,
+    header: DataHeader,
+}
+
+struct Receive {
+    run: Run,
+    staging: Vec<u8>,
+}
+
+impl Run {
+    fn blocks(&self) -> u32 {
+        self.header.checksums.len() as u32
+    }
+}
+
+impl Destination {
+    /// A destination that writes to `pool`, as far as `lent` allows.
+    #[allow(clippy::too_many_arguments)] // Its parts, given once, where a transceiver is composed.
+    pub fn new(
+        identity: Arc<Identity>,
+        cache: CacheLayout,
+        parallel: ParallelLayout,
+        rank: u32,
+        pool: BlockPool,
+        limits: DestinationLimits,
+        metrics: Arc<Metrics>,
+        lent: Arc<Mutex<Lent>>,
+    ) -> Self {
+        Self {
+            identity,
+            cache,
+            parallel,
+            rank,
+            pool,
+            limits,
+            metrics,
+            lent,
+            running: HashMap::new(),
+            connections: HashMap::new(),
+            receives: HashMap::new(),
+            waiting: VecDeque::new(),
+            staging_bytes: 0,
+            spare: Vec::new(),
+            ended_count: 0,
+            stale_endpoints: Vec::new(),
+            disconnected: Vec::new(),
+        }
+    }
+
+    /// Sources connected to, for the status.
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.connections.values().map(|connection| connection.peer)
+    }
+
+    /// Attempts that have ended, ever.
+    pub fn ended_count(&self) -> u64 {
+        self.ended_count
+    }
+
+    /// Endpoints whose state turned out to be stale since the last question.
+    pub fn take_stale_endpoints(&mut self) -> Vec<Endpoint> {
+        std::mem::take(&mut self.stale_endpoints)
+    }
+
+    /// Peers that the destination cut off since the last question.
+    pub fn take_disconnected(&mut self) -> Vec<PeerId> {
+        std::mem::take(&mut self.disconnected)
+    }
+
+    /// Takes an attempt in, whose source state is being fetched.
+    pub fn begin(&mut self, attempt: Arc<Attempt>) {
+        self.running.insert(attempt.order.sequence, Running { attempt, source: None });
+    }
+
+    /// The host wants an attempt no more.
+    pub fn cancel(&mut self, now_ns: u64, transport: &mut dyn Transport, sequence: u64) {
+        self.step(now_ns, transport, sequence, Event::Cancel);
+    }
+
+    /// The source's state came, or will not.
+    pub fn metadata(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        sequence: u64,
+        state: StateResult,
+    ) {
+        let is_waiting =
+            self.running.get(&sequence).is_some_and(|running| running.source.is_none());
+        if !is_waiting {
+            return;
+        }
+        let event = match state.and_then(|state| self.choose(now_ns, transport, &state)) {
+            Ok(source) => {
+                if let Some(running) = self.running.get_mut(&sequence) {
+                    running.source = Some(source);
+                }
+                Event::MetadataReady
+            }
+            Err(reason) => {
+                if reason == FailReason::PeerGone {
+                    self.note_stale(sequence);
+                }
+                Event::Failed(reason)
+            }
+        };
+        self.step(now_ns, transport, sequence, event);
+    }
+
+    /// A source answered.
+    pub fn answered(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        key: RequestKey,
+        answer: Answer,
+    ) {
+        if !self.is_asked(peer, key) {
+            return;
+        }
+        let event = match answer {
+            Answer::Accepted { block_hashes } => {
+                if let Some(running) = self.running.get(&key.sequence) {
+                    let own = &running.attempt.order.hashes;
+                    let foreign = own.iter().zip(&block_hashes).filter(|(a, b)| a != b).count();
+                    running.attempt.lock().foreign_hashes = foreign as u32;
+                }
+                Event::Accepted { present: block_hashes.len() as u32 }
+            }
+            Answer::Missing { present } => Event::Missing { present },
+            Answer::Refused(reason) => {
+                if reason == RefuseReason::Incarnation {
+                    self.note_stale(key.sequence);
+                }
+                Event::Failed(reason.as_failure())
+            }
+        };
+        self.step(now_ns, transport, key.sequence, event);
+    }
+
+    /// Data is announced. `Err` when the peer broke the protocol and should be cut off.
+    pub fn announced(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        header: &[u8],
+        len: usize,
+        data: DataId,
+    ) -> Result<(), super::WireError> {
+        let header = match DataHeader::decode(header) {
+            Ok(header) => header,
+            Err(error) => {
+                transport.discard_data(data);
+                return Err(error);
+            }
+        };
+        if !self.is_asked(peer, header.key) {
+            // The tail of an attempt that is over.
+            transport.discard_data(data);
+            return Ok(());
+        }
+        let sequence = header.key.sequence;
+        let first_block = header.first_block;
+        let run = Run { sequence, peer, data, len, header };
+        let blocks = run.blocks();
+        if (blocks as usize).checked_mul(self.pool.block_bytes()) != Some(len) {
+            transport.discard_data(data);
+            self.step(now_ns, transport, sequence, Event::Failed(FailReason::Protocol));
+            return Ok(());
+        }
+        let announced = Event::Announced { first_block, blocks };
+        if self.step(now_ns, transport, sequence, announced) == Some(Action::Receive) {
+            self.waiting.push_back(run);
+            self.let_in(now_ns, transport);
+        } else {
+            transport.discard_data(data);
+        }
+        Ok(())
+    }
+
+    /// A receive ended. `false` when it is none of the destination's.
+    pub fn received(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        ticket: Ticket,
+        result: Result<(), TransportError>,
+    ) -> bool {
+        let Some(receive) = self.receives.remove(&ticket) else { return false };
+        let run = &receive.run;
+        let verdict = match result {
+            Ok(()) => self.verify(&receive),
+            Err(_) => Err(FailReason::PeerGone),
+        };
+        let ended = Event::Received { blocks: run.blocks(), verdict };
+        if self.step(now_ns, transport, run.sequence, ended) == Some(Action::Commit) {
+            self.commit(&receive);
+            let committed = Event::Committed { blocks: run.blocks() };
+            self.step(now_ns, transport, run.sequence, committed);
+        }
+        self.staging_bytes -= receive.staging.len();
+        if self.spare.len() < MAX_SPARE {
+            self.spare.push(receive.staging);
+        }
+        self.let_in(now_ns, transport);
+        true
+    }
+
+    /// A connection is gone.
+    pub fn peer_gone(&mut self, now_ns: u64, transport: &mut dyn Transport, peer: PeerId) {
+        self.connections.retain(|_, connection| connection.peer != peer);
+        let asked: Vec<u64> = self
+            .running
+            .iter()
+            .filter(|(_, running)| {
+                running.source.as_ref().is_some_and(|source| source.peer == peer)
+            })
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in asked {
+            self.note_stale(sequence);
+            self.step(now_ns, transport, sequence, Event::Failed(FailReason::PeerGone));
+        }
+    }
+
+    /// When [`Destination::tick`] has something to do.
+    pub fn deadline_ns(&self) -> u64 {
+        let deadlines =
+            self.running.values().map(|running| running.attempt.lock().prefetch.deadline_ns());
+        deadlines.min().unwrap_or(u64::MAX)
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now_ns: u64, transport: &mut dyn Transport) {
+        let due: Vec<u64> = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.attempt.lock().prefetch.deadline_ns() <= now_ns)
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in due {
+            self.step(now_ns, transport, sequence, Event::Tick);
+        }
+    }
+
+    /// Ends everything. The transport is gone: nothing is in flight.
+    pub fn shut_down(mut self, now_ns: u64, reason: FailReason) {
+        for (_, running) in std::mem::take(&mut self.running) {
+            end_without_transport(&running.attempt, now_ns, reason, &self.metrics, &self.lent);
+        }
+    }
+
+    /// Whether the attempt of that key waits for this peer.
+    fn is_asked(&self, peer: PeerId, key: RequestKey) -> bool {
+        key.destination == self.identity.incarnation
+            && self
+                .running
+                .get(&key.sequence)
+                .and_then(|running| running.source.as_ref())
+                .is_some_and(|source| source.peer == peer)
+    }
+
+    /// Checks a source's state, and connects to the rank that has our shard.
+    fn choose(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        state: &State,
+    ) -> Result<ChosenSource, FailReason> {
+        if state.namespace != self.identity.namespace {
+            return Err(FailReason::NamespaceMismatch);
+        }
+        let (ours, theirs) = ((&self.cache, &self.parallel), (&state.cache, &state.parallel));
+        check_compatible(ours, theirs).map_err(|_| FailReason::LayoutMismatch)?;
+        let rank = state.rank(self.rank).ok_or(FailReason::MetadataFailed)?;
+        if rank.transport != transport.name() {
+            return Err(FailReason::Unsupported);
+        }
+        let incarnation = rank.incarnation;
+        if let Some(connection) = self.connections.get_mut(&rank.address) {
+            connection.last_used_ns = now_ns;
+            return Ok(ChosenSource { peer: connection.peer, incarnation });
+        }
+        if self.connections.len() >= self.limits.connections {
+            self.close_idle_connection(transport)?;
+        }
+        let peer = transport.connect(&rank.address).map_err(|error| match error {
+            TransportError::BadAddress(_) => FailReason::MetadataFailed,
+            TransportError::Unavailable(_) => FailReason::Unsupported,
+            TransportError::PeerGone(_) | TransportError::Cancelled => FailReason::PeerGone,
+        })?;
+        let connection = Connection { peer, last_used_ns: now_ns };
+        self.connections.insert(rank.address.clone(), connection);
+        Ok(ChosenSource { peer, incarnation })
+    }
+
+    fn close_idle_connection(&mut self, transport: &mut dyn Transport) -> Result<(), FailReason> {
+        let busy: HashSet<PeerId> = self
+            .running
+            .values()
+            .filter_map(|running| running.source.as_ref().map(|source| source.peer))
+            .collect();
+        let idle = self.connections.values().filter(|connection| !busy.contains(&connection.peer));
+        let longest_idle = idle.min_by_key(|connection| connection.last_used_ns);
+        let peer = longest_idle.ok_or(FailReason::Limit)?.peer;
+        transport.disconnect(peer);
+        self.connections.retain(|_, connection| connection.peer != peer);
+        self.disconnected.push(peer);
+        Ok(())
+    }
+
+    /// Feeds an attempt's machine and does what it says. Returns what only the caller can do:
+    /// `Receive`, `Discard` or `Commit`.
+    fn step(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        sequence: u64,
+        event: Event,
+    ) -> Option<Action> {
+        let attempt = Arc::clone(&self.running.get(&sequence)?.attempt);
+        let (mut actions, had_ended, outcome) = {
+            let mut shared = attempt.lock();
+            let had_ended = shared.prefetch.outcome().is_some();
+            let mut actions = Vec::new();
+            if shared.is_let_go {
+                actions = shared.prefetch.handle(now_ns, Event::Cancel);
+            }
+            actions.extend(shared.prefetch.handle(now_ns, event));
+            if let Event::Committed { blocks } = event {
+                shared.bytes += u64::from(blocks) * self.pool.block_bytes() as u64;
+            }
+            let outcome = shared.prefetch.outcome();
+            (actions, had_ended, outcome)
+        };
+        if matches!(event, Event::Committed { .. }) {
+            attempt.tell_copy_ended();
+        }
+        if let Some(outcome) = outcome.filter(|_| !had_ended) {
+            count(&self.metrics, outcome, attempt.report().bytes);
+            self.ended_count += 1;
+        }
+        let for_caller = actions.extract_if(.., |action| {
+            matches!(action, Action::Receive | Action::Discard | Action::Commit)
+        });
+        let for_caller = for_caller.last();
+        for action in actions {
+            self.act(now_ns, transport, sequence, &attempt, action);
+        }
+        if outcome.is_some() {
+            self.forget_waiting(now_ns, transport, sequence);
+        }
+        let is_quiesced = attempt.lock().prefetch.is_quiesced();
+        if is_quiesced && self.running.remove(&sequence).is_some() {
+            give_back(&attempt, &self.lent);
+        }
+        for_caller
+    }
+
+    fn act(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        sequence: u64,
+        attempt: &Attempt,
+        action: Action,
+    ) {
+        let Some(source) = self.running.get(&sequence).and_then(|running| running.source.as_ref())
+        else {
+            return;
+        };
+        let peer = source.peer;
+        let key = RequestKey { destination: self.identity.incarnation, sequence };
+        match action {
+            Action::SendRequest => {
+                let order = &attempt.order;
+                let request = Message::Fetch(FetchRequest {
+                    key,
+                    source: source.incarnation,
+                    namespace: self.identity.namespace.clone(),
+                    layout_digest: self.identity.layout_digest,
+                    policy: order.policy,
+                    hold_time_ns: order.hold_time_ns,
+                    skipped_blocks: order.skipped_blocks as u32,
+                    names: order.names.clone(),
+                });
+                if transport.send_message(peer, request.encode()).is_err() {
+                    self.step(now_ns, transport, sequence, Event::Failed(FailReason::PeerGone));
+                }
+            }
+            Action::SendCancel => {
+                // A peer that is gone needs no word.
+                let _ = transport.send_message(peer, Message::Cancel(key).encode());
+            }
+            Action::Disconnect => {
+                transport.disconnect(peer);
+                self.disconnected.push(peer);
+                self.peer_gone(now_ns, transport, peer);
+            }
+            // Asked for when the attempt was begun.
+            Action::FetchMetadata => {}
+            // Handed to the caller of `step`.
+            Action::Receive | Action::Discard | Action::Commit => {}
+        }
+    }
+
+    /// Receives runs that wait, as far as staging allows; one may always be received.
+    fn let_in(&mut self, now_ns: u64, transport: &mut dyn Transport) {
+        while let Some(next) = self.waiting.front() {
+            let fits = next.len <= self.limits.staging_bytes.saturating_sub(self.staging_bytes);
+            if !fits && self.staging_bytes > 0 {
+                return;
+            }
+            let Some(run) = self.waiting.pop_front() else { return };
+            let blocks = run.blocks();
+            let sequence = run.sequence;
+            let reason = match self.receive(transport, run) {
+                Ok(()) => continue,
+                Err(reason) => reason,
+            };
+            let failed = Event::Received { blocks, verdict: Err(reason) };
+            self.step(now_ns, transport, sequence, failed);
+        }
+    }
+
+    fn receive(&mut self, transport: &mut dyn Transport, run: Run) -> Result<(), FailReason> {
+        let Some(mut staging) = self.staging(run.len) else {
+            transport.discard_data(run.data);
+            return Err(FailReason::Limit);
+        };
+        let memory = Segment { data: staging.as_mut_ptr(), len: staging.len() };
+        match transport.receive_data(run.data, memory) {
+            Ok(ticket) => {
+                self.staging_bytes += staging.len();
+                self.receives.insert(ticket, Receive { run, staging });
+                Ok(())
+            }
+            Err(_) => Err(FailReason::PeerGone),
+        }
+    }
+
+    /// Memory for a run: used again where there is some, so that it is cleared once only.
+    fn staging(&mut self, len: usize) -> Option<Vec<u8>> {
+        let mut staging = self.spare.pop().unwrap_or_default();
+        staging.try_reserve_exact(len.saturating_sub(staging.len())).ok()?;
+        staging.resize(len, 0);
+        Some(staging)
+    }
+
+    /// Drops runs of an attempt that is over before they were received.
+    fn forget_waiting(&mut self, now_ns: u64, transport: &mut dyn Transport, sequence: u64) {
+        let (over, waiting): (VecDeque<Run>, VecDeque<Run>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|run| run.sequence == sequence);
+        self.waiting = waiting;
+        for run in over {
+            transport.discard_data(run.data);
+            debug_assert!(self.is_asked(run.peer, run.header.key));
+            let dropped =
+                Event::Received { blocks: run.blocks(), verdict: Err(FailReason::Shutdown) };
+            self.step(now_ns, transport, sequence, dropped);
+        }
+    }
+
+    fn verify(&self, receive: &Receive) -> Result<(), FailReason> {
+        let blocks = receive.staging.chunks_exact(self.pool.block_bytes());
+        let is_whole = blocks
+            .zip(&receive.run.header.checksums)
+            .all(|(block, checksum)| xxh3_64(block) == *checksum);
+        if is_whole {
+            Ok(())
+        } else {
+            Err(FailReason::Corrupted)
+        }
+    }
+
+    /// Copies a verified run into the blocks that the host lent.
+    fn commit(&self, receive: &Receive) {
+        let Some(running) = self.running.get(&receive.run.sequence) else { return };
+        let first = receive.run.header.first_block as usize;
+        let targets = running.attempt.order.destination[first..].iter();
+        let blocks = receive.staging.chunks_exact(self.pool.block_bytes());
+        for (block, target) in blocks.zip(targets) {
+            let is_filled = self.pool.fill(*target, block);
+            debug_assert!(is_filled, "the order's blocks were checked when it was begun");
+        }
+    }
+
+    /// The state of an attempt's endpoint led nowhere: it is to be fetched anew.
+    fn note_stale(&mut self, sequence: u64) {
+        if let Some(running) = self.running.get(&sequence) {
+            if let Origin::Endpoint(endpoint) = &running.attempt.order.origin {
+                self.stale_endpoints.push(endpoint.clone());
+            }
+        }
+    }
+}
+
+/// Ends an attempt that has no thread, or whose thread has no transport any more.
+pub(super) fn end_without_transport(
+    attempt: &Attempt,
+    now_ns: u64,
+    reason: FailReason,
+    metrics: &Metrics,
+    lent: &Mutex<Lent>,
+) {
+    let ended = {
+        let mut shared = attempt.lock();
+        let had_ended = shared.prefetch.outcome().is_some();
+        shared.prefetch.shut_down(now_ns, reason);
+        shared.prefetch.outcome().filter(|_| !had_ended)
+    };
+    attempt.tell_copy_ended();
+    if let Some(outcome) = ended {
+        count(metrics, outcome, 0);
+    }
+    give_back(attempt, lent);
+}
+
+fn give_back(attempt: &Attempt, lent: &Mutex<Lent>) {
+    let mut lent = lent.lock();
+    attempt.order.destination.iter().for_each(|id| {
+        lent.blocks.remove(id);
+    });
+    lent.attempts -= 1;
+    drop(lent);
+    attempt.lock().is_given_back = true;
+}
+
+fn count(metrics: &Metrics, outcome: Outcome, bytes: u64) {
+    match outcome {
+        Outcome::Delivered { blocks } => {
+            metrics.prefetches_delivered.add(0, 1);
+            metrics.prefetch_blocks.add(0, blocks.into());
+            metrics.prefetch_bytes.add(0, bytes);
+        }
+        Outcome::ContentMiss => metrics.prefetches_missed.add(0, 1),
+        Outcome::Cancelled => metrics.prefetches_cancelled.add(0, 1),
+        Outcome::Failed(reason) => metrics.prefetches_failed.add(reason as usize, 1),
+    }
+}

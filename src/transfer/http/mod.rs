@@ -1,0 +1,7 @@
+//! The transceiver state over HTTP: a server of one path, and a client that fetches it.
+
+pub mod client;
+pub mod server;
+
+/// Where a state is served.
+pub const STATE_PATH: &str = "/v1/data_transceiver_state";

@@ -1,0 +1,156 @@
+//! The host's block memory: one pool, in which block id i lies at `base + i * block_bytes`.
+//!
+//! In arbiter mode (the host owns eviction) a block's id is its slot in the pool, so ids of the
+//! reuse tree are positions here.
+//!
+//! Guards: an id outside of the pool is never turned into an address. What may be *accessed* when is
+//! not known here: a source reads only blocks that are pinned, a destination writes only blocks that
+//! the host lent to a prefetch.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::transport::Segment;
+
+/// Memory of the host that holds blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockPool {
+    base: *mut u8,
+    block_bytes: usize,
+    block_count: usize,
+}
+
+// SAFETY: plain addresses; the host promises that the pool stays valid as long as the transceiver,
+// whichever thread of the library looks at it.
+unsafe impl Send for BlockPool {}
+// SAFETY: as above. Accesses are ordered by pins and by the prefetch's life, not by this type.
+unsafe impl Sync for BlockPool {}
+
+/// Why memory is no block pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadPool {
+    /// A zero or NULL.
+    #[error(
+        "a block pool needs an address, a block size and a number of blocks, none of them zero"
+    )]
+    Empty,
+    /// Larger than memory can be.
+    #[error(
+        "block size times number of blocks is more than memory can be, or ids do not fit 31 bits"
+    )]
+    TooLarge,
+}
+
+impl BlockPool {
+    /// A pool of the host's memory.
+    ///
+    /// # Safety
+    /// `base` points at `block_bytes * block_count` bytes that stay valid as long as the pool or a
+    /// copy of it is used. Whoever else has this memory does not write blocks that are pinned in
+    /// the reuse tree, and does not touch blocks that are lent to a prefetch.
+    pub unsafe fn new(
+        base: *mut u8,
+        block_bytes: usize,
+        block_count: usize,
+    ) -> Result<Self, BadPool> {
+        if base.is_null() || block_bytes == 0 || block_count == 0 {
+            return Err(BadPool::Empty);
+        }
+        let bytes = block_bytes.checked_mul(block_count).ok_or(BadPool::TooLarge)?;
+        let end = (base as usize).checked_add(bytes);
+        if bytes > isize::MAX as usize || end.is_none() || block_count > i32::MAX as usize {
+            return Err(BadPool::TooLarge);
+        }
+        Ok(Self { base, block_bytes, block_count })
+    }
+
+    /// Bytes of one block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Whether the pool has that block.
+    pub fn contains(&self, id: i32) -> bool {
+        usize::try_from(id).is_ok_and(|slot| slot < self.block_count)
+    }
+
+    /// Where a block lies.
+    pub fn block(&self, id: i32) -> Option<Segment> {
+        let slot = usize::try_from(id).ok().filter(|slot| *slot < self.block_count)?;
+        // SAFETY: the slot is inside of the pool, whose extent `new` checked.
+        let data = unsafe { self.base.add(slot * self.block_bytes) };
+        Some(Segment { data, len: self.block_bytes })
+    }
+
+    /// xxh3 of a block that is pinned.
+    pub fn checksum(&self, id: i32) -> Option<u64> {
+        let block = self.block(id)?;
+        // SAFETY: inside of the pool, and nobody writes a pinned block, as `new` was promised.
+        Some(xxh3_64(unsafe { std::slice::from_raw_parts(block.data, block.len) }))
+    }
+
+    /// Fills a block that is lent to a prefetch; `false` when it is not in the pool or `bytes` is
+    /// not one block.
+    pub fn fill(&self, id: i32, bytes: &[u8]) -> bool {
+        let Some(block) = self.block(id).filter(|block| block.len == bytes.len()) else {
+            return false;
+        };
+        // SAFETY: inside of the pool, as long as `bytes`, and nobody else touches a lent block, as
+        // `new` was promised; so `bytes`, a Rust slice, is not in it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.data, block.len) };
+        true
+    }
+
+    /// Where a run of blocks lies, neighbours in memory joined; `None` when one is not in the pool.
+    pub fn segments(&self, ids: &[i32]) -> Option<Vec<Segment>> {
+        let mut segments: Vec<Segment> = Vec::with_capacity(ids.len());
+        for id in ids {
+            let block = self.block(*id)?;
+            match segments.last_mut() {
+                Some(last) if last.data.wrapping_add(last.len) == block.data => {
+                    last.len += block.len;
+                }
+                _ => segments.push(block),
+            }
+        }
+        Some(segments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_outside_have_no_address_and_neighbours_are_joined() {
+        let mut bytes = vec![0u8; 40];
+        let base = bytes.as_mut_ptr();
+        // SAFETY: `bytes` outlives the pool and is 4 blocks long.
+        let pool = unsafe { BlockPool::new(base, 10, 4) }.unwrap();
+        assert!(
+            pool.block(-1).is_none() && pool.block(4).is_none() && pool.block(i32::MIN).is_none()
+        );
+        assert_eq!(pool.block(3).unwrap().data as usize - base as usize, 30);
+        let lens = |ids: &[i32]| -> Vec<usize> {
+            pool.segments(ids).unwrap().iter().map(|segment| segment.len).collect()
+        };
+        assert_eq!(lens(&[0, 1, 2]), [30]);
+        assert_eq!(lens(&[1, 0, 2, 3]), [10, 10, 20]);
+        assert!(pool.segments(&[0, 4]).is_none());
+        assert!(pool.fill(2, &[7; 10]) && !pool.fill(2, &[7; 9]) && !pool.fill(4, &[7; 10]));
+        assert_eq!(pool.checksum(2), Some(xxh3_64(&[7; 10])));
+        assert_eq!(pool.checksum(4), None);
+        assert_eq!(bytes[15..35], [[0; 5].as_slice(), &[7; 10], &[0; 5]].concat());
+    }
+
+    #[test]
+    fn impossible_pools_are_refused() {
+        let mut byte = 0u8;
+        // SAFETY: none of these pools is made.
+        let new = |base, bytes, count| unsafe { BlockPool::new(base, bytes, count) }.unwrap_err();
+        assert_eq!(new(std::ptr::null_mut(), 1, 1), BadPool::Empty);
+        assert_eq!(new(&mut byte, 0, 1), BadPool::Empty);
+        assert_eq!(new(&mut byte, usize::MAX, 2), BadPool::TooLarge);
+        assert_eq!(new(&mut byte, 1, usize::MAX / 2), BadPool::TooLarge);
+        assert_eq!(new(&mut byte, 1, 1 << 31), BadPool::TooLarge);
+    }
+}

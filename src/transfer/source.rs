@@ -1,0 +1,451 @@
+//! The source's side: serves requests for names, out of the reuse tree, with no request object of
+//! its own.
+//!
+//! Each request runs: validate, pin, answer, send run by run, unpin. Blocks are unpinned when their
+//! [`Serving`] is dropped, which happens once on every path, and never while the transport still
+//! reads them: not before the last send has ended, and the transport is dropped before this is.
+//!
+//! Guards: a request that is not for this worker is refused before any name is looked up; peers,
+//! requests and bytes in flight are bounded, and over the bounds the answer is *busy*; a destination
+//! that does not receive is cut off when its hold time is over.
+//! Never does: let one peer's message or failure touch another peer's request.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::memory::BlockPool;
+use super::protocol::{
+    Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable, MAX_BLOCKS_PER_RUN,
+};
+use super::reason::RefuseReason;
+use super::state::Incarnation;
+use super::transport::{PeerId, Ticket, Transport};
+use super::wire::WireError;
+use crate::reuse::{BlockRange, Policy, ReuseTree};
+use crate::telemetry::Metrics;
+
+/// What makes a worker's rank itself, to its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// This start.
+    pub incarnation: Incarnation,
+    /// What its names are about.
+    pub namespace: Vec<u8>,
+    /// [`super::layout::digest`] of its layout.
+    pub layout_digest: u64,
+}
+
+/// What a source allows at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceLimits {
+    /// Destinations that are connected.
+    pub peers: usize,
+    /// Requests being served; one destination gets at most a quarter of them.
+    pub requests: usize,
+    /// Bytes handed to the transport and not yet taken. A destination that has none of them may
+    /// always be sent one run.
+    pub bytes_in_flight: usize,
+    /// Longest time that blocks are held for one request.
+    pub hold_time_ns: u64,
+}
+
+impl Default for SourceLimits {
+    fn default() -> Self {
+        Self { peers: 64, requests: 256, bytes_in_flight: 64 << 20, hold_time_ns: 60_000_000_000 }
+    }
+}
+
+/// A run is as many blocks as fit into this, and at least one.
+const RUN_BYTES: usize = 1 << 20;
+/// Runs of one request that are on their way at a time.
+const RUNS_IN_FLIGHT: usize = 8;
+/// Peers beyond the limit whose connection is left open, for the answer to reach them.
+const MAX_TURNED_AWAY: usize = 16;
+
+/// Serves the blocks of one rank.
+pub struct Source {
+    identity: Arc<Identity>,
+    tree: ReuseTree,
+    window: i32,
+    pool: BlockPool,
+    limits: SourceLimits,
+    metrics: Arc<Metrics>,
+    peers: HashMap<PeerId, PeerRecord>,
+    serving: HashMap<(PeerId, RequestKey), Serving>,
+    sends: HashMap<Ticket, Send>,
+    bytes_in_flight: usize,
+    /// Peers that were told *busy*; kept for a while, so that the answer reaches them.
+    turned_away: VecDeque<PeerId>,
+    /// Peers that this side cut off and the rest of the transceiver has yet to hear of.
+    disconnected: Vec<PeerId>,
+}
+
+struct PeerRecord {
+    last_heard_ns: u64,
+    requests: usize,
+    runs_in_flight: usize,
+}
+
+/// One accepted request. Dropping it unpins its blocks.
+struct Serving {
+    /// The pin: held for its effect on the tree.
+    _range: BlockRange,
+    ids: Vec<i32>,
+    next_block: usize,
+    runs_in_flight: usize,
+    deadline_ns: u64,
+    is_stopped: bool,
+}
+
+impl Serving {
+    fn is_over(&self) -> bool {
+        self.runs_in_flight == 0 && (self.is_stopped || self.next_block == self.ids.len())
+    }
+}
+
+struct Send {
+    peer: PeerId,
+    key: RequestKey,
+    bytes: usize,
+}
+
+impl Source {
+    /// A source of the blocks that `tree` holds in `window` and `pool` keeps.
+    pub fn new(
+        identity: Arc<Identity>,
+        tree: ReuseTree,
+        window: i32,
+        pool: BlockPool,
+        limits: SourceLimits,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            identity,
+            tree,
+            window,
+            pool,
+            limits,
+            metrics,
+            peers: HashMap::new(),
+            serving: HashMap::new(),
+            sends: HashMap::new(),
+            bytes_in_flight: 0,
+            turned_away: VecDeque::new(),
+            disconnected: Vec::new(),
+        }
+    }
+
+    /// Requests being served.
+    pub fn requests_in_flight(&self) -> usize {
+        self.serving.len()
+    }
+
+    /// Destinations known.
+    pub fn peer_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Peers that the source cut off since the last question.
+    pub fn take_disconnected(&mut self) -> Vec<PeerId> {
+        std::mem::take(&mut self.disconnected)
+    }
+
+    /// A destination asks.
+    pub fn fetch(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        request: FetchRequest,
+    ) {
+        let key = request.key;
+        if !self.admit_peer(now_ns, transport, peer) {
+            self.refuse(transport, peer, key, RefuseReason::Busy);
+            self.turn_away(transport, peer);
+            return;
+        }
+        if let Err(reason) = self.validate(peer, &request) {
+            self.refuse(transport, peer, key, reason);
+            return;
+        }
+        let skipped = request.skipped_blocks as usize;
+        let wanted = request.names.len() - skipped;
+        let pinned = self.tree.pin_named(self.window, &request.names, request.policy, None);
+        let Ok(pinned) = pinned else {
+            // No memory for the answer: later perhaps.
+            self.refuse(transport, peer, key, RefuseReason::Busy);
+            return;
+        };
+        let Some(range) = pinned.range else {
+            let present = pinned.present.saturating_sub(skipped).min(wanted - 1);
+            self.answer_missing(transport, peer, key, present);
+            return;
+        };
+        // The tree may know blocks that are not in this memory: they cannot be sent.
+        let pool = &self.pool;
+        let ids: Vec<i32> = range.ids().skip(skipped).take_while(|id| pool.contains(*id)).collect();
+        let is_enough = match request.policy {
+            Policy::Strict => ids.len() == wanted,
+            Policy::BestEffort => !ids.is_empty(),
+        };
+        if !is_enough {
+            self.answer_missing(transport, peer, key, ids.len());
+            return;
+        }
+        let block_hashes = range.block_hashes().skip(skipped).take(ids.len()).collect();
+        let accepted = Message::Answer(key, Answer::Accepted { block_hashes });
+        if transport.send_message(peer, accepted.encode()).is_err() {
+            // The peer is gone, which its own event says; `range` unpins here.
+            return;
+        }
+        self.metrics.source_requests_served.add(0, 1);
+        let hold_ns = request.hold_time_ns.min(self.limits.hold_time_ns);
+        let serving = Serving {
+            _range: range,
+            ids,
+            next_block: 0,
+            runs_in_flight: 0,
+            deadline_ns: now_ns.saturating_add(hold_ns),
+            is_stopped: false,
+        };
+        self.serving.insert((peer, key), serving);
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.requests += 1;
+        }
+    }
+
+    /// A destination wants no more.
+    pub fn cancel(&mut self, now_ns: u64, peer: PeerId, key: RequestKey) {
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.last_heard_ns = now_ns;
+        }
+        if let Some(serving) = self.serving.get_mut(&(peer, key)) {
+            serving.is_stopped = true;
+        }
+        self.forget_if_over(peer, key);
+    }
+
+    /// A request came that cannot be read.
+    pub fn refuse_unreadable(
+        &mut self,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        unreadable: Unreadable,
+    ) {
+        if let Some(key) = unreadable.request {
+            let reason = match unreadable.error {
+                WireError::OtherMajor { .. } => RefuseReason::Version,
+                _ => RefuseReason::BadRequest,
+            };
+            self.refuse(transport, peer, key, reason);
+        }
+    }
+
+    /// A send ended, however it ended. `false` when it is none of the source's.
+    pub fn sent(&mut self, ticket: Ticket, is_ok: bool) -> bool {
+        let Some(send) = self.sends.remove(&ticket) else { return false };
+        self.bytes_in_flight -= send.bytes;
+        if let Some(record) = self.peers.get_mut(&send.peer) {
+            // Saturating: the record may be younger than the send.
+            record.runs_in_flight = record.runs_in_flight.saturating_sub(1);
+        }
+        if let Some(serving) = self.serving.get_mut(&(send.peer, send.key)) {
+            serving.runs_in_flight -= 1;
+            serving.is_stopped |= !is_ok;
+        }
+        self.forget_if_over(send.peer, send.key);
+        true
+    }
+
+    /// A destination is gone: its requests end as soon as their sends have.
+    pub fn peer_gone(&mut self, peer: PeerId) {
+        self.peers.remove(&peer);
+        self.turned_away.retain(|other| *other != peer);
+        let keys: Vec<RequestKey> =
+            self.serving.keys().filter(|(owner, _)| *owner == peer).map(|(_, key)| *key).collect();
+        for key in keys {
+            if let Some(serving) = self.serving.get_mut(&(peer, key)) {
+                serving.is_stopped = true;
+            }
+            self.forget_if_over(peer, key);
+        }
+    }
+
+    /// When [`Source::tick`] has something to do.
+    pub fn deadline_ns(&self) -> u64 {
+        self.serving.values().map(|serving| serving.deadline_ns).min().unwrap_or(u64::MAX)
+    }
+
+    /// Ends requests that were held long enough: a destination that still has not received cuts
+    /// itself off by that.
+    pub fn tick(&mut self, now_ns: u64, transport: &mut dyn Transport) {
+        let mut late: Vec<PeerId> = self
+            .serving
+            .iter()
+            .filter(|(_, serving)| serving.deadline_ns <= now_ns)
+            .map(|((peer, _), _)| *peer)
+            .collect();
+        late.sort_unstable();
+        late.dedup();
+        for peer in late {
+            self.disconnect(transport, peer);
+            // The sends' events follow; asking again before they came would change nothing.
+            for ((owner, _), serving) in &mut self.serving {
+                if *owner == peer {
+                    serving.deadline_ns = u64::MAX;
+                }
+            }
+        }
+    }
+
+    /// Sends what may be sent now: one run of each request in turn, as far as the bounds allow.
+    /// Returns whether more could be sent at once.
+    pub fn pump(&mut self, transport: &mut dyn Transport) -> bool {
+        let mut has_more = false;
+        let keys: Vec<(PeerId, RequestKey)> = self.serving.keys().copied().collect();
+        for (peer, key) in keys {
+            has_more |= self.send_run(transport, peer, key);
+            self.forget_if_over(peer, key);
+        }
+        has_more
+    }
+
+    fn send_run(&mut self, transport: &mut dyn Transport, peer: PeerId, key: RequestKey) -> bool {
+        let Some(serving) = self.serving.get_mut(&(peer, key)) else { return false };
+        let left = &serving.ids[serving.next_block..];
+        if serving.is_stopped || left.is_empty() || serving.runs_in_flight == RUNS_IN_FLIGHT {
+            return false;
+        }
+        let block_bytes = self.pool.block_bytes();
+        let run_blocks = (RUN_BYTES / block_bytes).clamp(1, MAX_BLOCKS_PER_RUN).min(left.len());
+        let bytes = run_blocks * block_bytes;
+        let Some(record) = self.peers.get_mut(&peer) else { return false };
+        // Destinations that do not receive cannot starve the others.
+        let fits = self.bytes_in_flight + bytes <= self.limits.bytes_in_flight;
+        if !fits && record.runs_in_flight > 0 {
+            return false;
+        }
+        let run = &left[..run_blocks];
+        let Some(segments) = self.pool.segments(run) else {
+            // Checked when the request was accepted; without memory there is nothing to send.
+            serving.is_stopped = true;
+            return false;
+        };
+        let checksums = run.iter().filter_map(|id| self.pool.checksum(*id));
+        let header = DataHeader {
+            key,
+            first_block: serving.next_block as u32,
+            checksums: checksums.collect(),
+        };
+        match transport.send_data(peer, header.encode(), segments) {
+            Ok(ticket) => {
+                serving.next_block += run_blocks;
+                serving.runs_in_flight += 1;
+                record.runs_in_flight += 1;
+                self.bytes_in_flight += bytes;
+                self.sends.insert(ticket, Send { peer, key, bytes });
+                true
+            }
+            Err(_) => {
+                serving.is_stopped = true;
+                false
+            }
+        }
+    }
+
+    fn validate(&self, peer: PeerId, request: &FetchRequest) -> Result<(), RefuseReason> {
+        let identity = &self.identity;
+        if request.source != identity.incarnation {
+            return Err(RefuseReason::Incarnation);
+        }
+        if request.namespace != identity.namespace {
+            return Err(RefuseReason::Namespace);
+        }
+        if request.layout_digest != identity.layout_digest {
+            return Err(RefuseReason::Layout);
+        }
+        let names_something = (request.skipped_blocks as usize) < request.names.len();
+        if !names_something || self.serving.contains_key(&(peer, request.key)) {
+            return Err(RefuseReason::BadRequest);
+        }
+        let share = (self.limits.requests / 4).max(1);
+        let has_share = self.peers.get(&peer).is_some_and(|record| record.requests >= share);
+        if has_share || self.serving.len() >= self.limits.requests {
+            return Err(RefuseReason::Busy);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may ask at all; the longest idle one makes room for a new one.
+    fn admit_peer(&mut self, now_ns: u64, transport: &mut dyn Transport, peer: PeerId) -> bool {
+        if let Some(record) = self.peers.get_mut(&peer) {
+            record.last_heard_ns = now_ns;
+            return true;
+        }
+        if self.peers.len() >= self.limits.peers {
+            let idle = self.peers.iter().filter(|(_, record)| record.requests == 0);
+            let Some((longest_idle, _)) = idle.min_by_key(|(_, record)| record.last_heard_ns)
+            else {
+                return false;
+            };
+            let longest_idle = *longest_idle;
+            self.disconnect(transport, longest_idle);
+        }
+        self.peers
+            .insert(peer, PeerRecord { last_heard_ns: now_ns, requests: 0, runs_in_flight: 0 });
+        true
+    }
+
+    fn disconnect(&mut self, transport: &mut dyn Transport, peer: PeerId) {
+        transport.disconnect(peer);
+        self.peer_gone(peer);
+        self.disconnected.push(peer);
+    }
+
+    fn turn_away(&mut self, transport: &mut dyn Transport, peer: PeerId) {
+        if !self.turned_away.contains(&peer) {
+            self.turned_away.push_back(peer);
+        }
+        if self.turned_away.len() > MAX_TURNED_AWAY {
+            if let Some(oldest) = self.turned_away.pop_front() {
+                self.disconnect(transport, oldest);
+            }
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        key: RequestKey,
+        reason: RefuseReason,
+    ) {
+        self.metrics.source_requests_refused.add(reason.index(), 1);
+        let refused = Message::Answer(key, Answer::Refused(reason));
+        // A peer that is gone needs no answer.
+        let _ = transport.send_message(peer, refused.encode());
+    }
+
+    fn answer_missing(
+        &mut self,
+        transport: &mut dyn Transport,
+        peer: PeerId,
+        key: RequestKey,
+        present: usize,
+    ) {
+        self.metrics.source_requests_missed.add(0, 1);
+        let missing = Message::Answer(key, Answer::Missing { present: present as u32 });
+        // As above.
+        let _ = transport.send_message(peer, missing.encode());
+    }
+
+    fn forget_if_over(&mut self, peer: PeerId, key: RequestKey) {
+        if self.serving.get(&(peer, key)).is_some_and(Serving::is_over) {
+            self.serving.remove(&(peer, key));
+            if let Some(record) = self.peers.get_mut(&peer) {
+                // Saturating: the record may be younger than the request.
+                record.requests = record.requests.saturating_sub(1);
+            }
+        }
+    }
+}

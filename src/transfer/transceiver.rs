@@ -1,0 +1,549 @@
+//! A transceiver: one rank's end of all transfers, composed of transport, source, destination,
+//! metadata and their threads.
+//!
+//! The host calls it from any thread; nothing here waits for a peer. Dropping it ends its threads,
+//! which takes at most as long as one fetch of metadata may; afterwards the host's memory is not
+//! touched any more, and every prefetch has its outcome.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::attempt::{Attempt, HintRelation, Order, Report};
+use super::destination::{end_without_transport, Destination, Lent};
+use super::driver::{Command, Driver, Mailbox};
+use super::http::server::{ServedState, StateServer};
+use super::layout::{self, CacheLayout, ParallelLayout};
+use super::memory::BlockPool;
+use super::metadata::MetadataService;
+use super::prefetch::{Deadlines, Outcome, Prefetch, State as PrefetchState, QUIESCE_GRACE_NS};
+use super::protocol::MAX_BLOCKS_PER_REQUEST;
+use super::reason::FailReason;
+use super::source::{Identity, Source};
+use super::state::{Incarnation, JoinError, RankAddress, State, MAX_NAMESPACE_BYTES};
+use super::transport::Transport;
+use crate::clock::Clock;
+use crate::plan::{AddressBounds, AllowList, AllowListError, Endpoint};
+use crate::poison::Poison;
+use crate::reuse::{Policy, ReuseTree, Sequence};
+use crate::telemetry::Metrics;
+
+pub use super::attempt::{HintCheck, Origin};
+pub use super::destination::DestinationLimits;
+pub use super::driver::Status;
+pub use super::source::SourceLimits;
+
+/// What a transceiver is made of.
+pub struct TransceiverConfig {
+    /// The rank within its worker.
+    pub rank: u32,
+    /// What its names are about; sequences have the same.
+    pub namespace: Vec<u8>,
+    /// What its blocks are made of.
+    pub cache: CacheLayout,
+    /// How the worker's ranks share the model.
+    pub parallel: ParallelLayout,
+    /// The blocks that it serves.
+    pub tree: ReuseTree,
+    /// The attention window whose blocks are exchanged.
+    pub window: i32,
+    /// Where blocks lie.
+    pub pool: BlockPool,
+    /// What it allows others.
+    pub source_limits: SourceLimits,
+    /// What it allows itself.
+    pub destination_limits: DestinationLimits,
+    /// Prefetches that may run at once.
+    pub max_prefetches: usize,
+}
+
+/// What a transceiver takes from its surroundings.
+pub struct Surroundings {
+    /// This start's random number.
+    pub incarnation: Incarnation,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// Marked when a thread panics.
+    pub poison: Arc<Poison>,
+}
+
+/// Why there is no transceiver.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// A value of the layouts cannot be.
+    #[error("the layout's {0} cannot be: compare it with the model's configuration")]
+    Layout(&'static str),
+    /// A block of the pool is not a block of the layout.
+    #[error("the layout says {layout} bytes per block, the pool {pool}")]
+    BlockBytes {
+        /// The layout's.
+        layout: u64,
+        /// The pool's.
+        pool: usize,
+    },
+    /// The tree cuts sequences differently.
+    #[error("the layout says {layout} tokens per block, the tree {tree}")]
+    TokensPerBlock {
+        /// The layout's.
+        layout: u32,
+        /// The tree's.
+        tree: usize,
+    },
+    /// The rank is outside of the worker.
+    #[error("rank {rank} is outside of the worker's {rank_count} ranks")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// How many there are.
+        rank_count: u32,
+    },
+    /// The namespace is too long.
+    #[error("the namespace is longer than {MAX_NAMESPACE_BYTES} bytes")]
+    Namespace,
+    /// A thread could not be started.
+    #[error("a thread could not be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a state was not taken.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetStateError {
+    /// The entries do not make a state.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// This rank is not among them, or with other contents.
+    #[error("this rank's own entry is not among the given ones: gather the entries again")]
+    OwnEntryMissing,
+}
+
+/// Why the state is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It already is.
+    #[error("the state is served already: one server for each transceiver")]
+    Already,
+    /// The address cannot be listened on.
+    #[error("cannot listen there: {0}")]
+    Listen(#[from] std::io::Error),
+}
+
+/// What to fetch.
+pub struct FetchOrder<'a> {
+    /// The request's tokens.
+    pub sequence: &'a Sequence,
+    /// Where the source's state comes from.
+    pub origin: Origin,
+    /// Blocks that the hint names, and its hash of the last one: they bound the range.
+    pub hint: Option<(usize, u64)>,
+    /// Leading full blocks that are here already.
+    pub first_block: usize,
+    /// Tokens that may be fetched, from the first; 0: all but the last one.
+    pub max_tokens: usize,
+    /// Where blocks go, in order: fresh blocks that nobody else uses until the end.
+    pub destination: &'a [i32],
+    /// Whether a part is of use.
+    pub policy: Policy,
+    /// How long each part may take.
+    pub deadlines: Deadlines,
+}
+
+/// Why a fetch was not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BeginError {
+    /// All that could be fetched is here.
+    #[error("there is nothing to fetch: everything within the bounds is here already")]
+    NothingToFetch,
+    /// The sequence is cut differently.
+    #[error("the sequence has other tokens per block than the transceiver")]
+    TokensPerBlock,
+    /// A destination block is not in the pool, is given twice, or there are too few.
+    #[error("destination blocks must be in the pool, distinct, and under `strict` one for each block to fetch")]
+    BadDestination,
+    /// A destination block belongs to another prefetch that is not quiesced.
+    #[error("a destination block still belongs to another prefetch: wait until that is quiesced")]
+    DestinationInUse,
+    /// Too many prefetches, or too many blocks.
+    #[error("a limit is reached: too many prefetches at once, or too many blocks in one")]
+    Limit,
+    /// The transceiver is at its end.
+    #[error("the transceiver takes no more: it was stopped by a fault")]
+    Closed,
+}
+
+/// One rank's end of all transfers.
+pub struct Transceiver {
+    incarnation: Incarnation,
+    namespace: Vec<u8>,
+    tokens_per_block: usize,
+    pool: BlockPool,
+    max_prefetches: usize,
+    transport_name: &'static str,
+    rank_entry: Vec<u8>,
+    own_rank: RankAddress,
+    served_state: ServedState,
+    allow_list: Arc<RwLock<AllowList>>,
+    lent: Arc<Mutex<Lent>>,
+    status: Arc<Mutex<Status>>,
+    last_sequence: AtomicU64,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    poison: Arc<Poison>,
+    http: Mutex<Option<StateServer>>,
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<()>>,
+    // Last: its thread may still answer the one above.
+    _metadata: Arc<MetadataService>,
+}
+
+impl Transceiver {
+    /// Starts a transceiver over `transport`.
+    pub fn start(
+        config: TransceiverConfig,
+        transport: Box<dyn Transport>,
+        surroundings: Surroundings,
+    ) -> Result<Self, CreateError> {
+        check(&config)?;
+        let Surroundings { incarnation, clock, metrics, poison } = surroundings;
+        let own_rank = RankAddress {
+            rank: config.rank,
+            incarnation,
+            transport: transport.name().to_owned(),
+            address: transport.address().to_vec(),
+        };
+        let own_state = State {
+            namespace: config.namespace.clone(),
+            cache: config.cache.clone(),
+            parallel: config.parallel.clone(),
+            ranks: vec![own_rank.clone()],
+        };
+        let rank_entry = own_state.encode();
+        // A worker of one rank is complete at once.
+        let is_complete = config.parallel.rank_count() == Some(1);
+        let served = is_complete.then(|| Arc::from(rank_entry.as_slice()));
+        let allow_list = Arc::new(RwLock::new(AllowList::new()));
+        let lent = Arc::new(Mutex::new(Lent::default()));
+        let status = Arc::new(Mutex::new(Status::default()));
+        let mailbox = Arc::new(Mailbox::new(transport.waker()));
+        let metadata = MetadataService::start(
+            Arc::clone(&allow_list),
+            Arc::clone(&clock),
+            Arc::clone(&poison),
+        );
+        let metadata = Arc::new(metadata.map_err(CreateError::Thread)?);
+        let identity = Arc::new(Identity {
+            incarnation,
+            namespace: config.namespace.clone(),
+            layout_digest: layout::digest(&config.cache, &config.parallel),
+        });
+        let tokens_per_block = config.cache.tokens_per_block as usize;
+        let transport_name = transport.name();
+        let driver = Driver {
+            transport,
+            source: Source::new(
+                Arc::clone(&identity),
+                config.tree,
+                config.window,
+                config.pool,
+                config.source_limits,
+                Arc::clone(&metrics),
+            ),
+            destination: Destination::new(
+                identity,
+                config.cache,
+                config.parallel,
+                config.rank,
+                config.pool,
+                config.destination_limits,
+                Arc::clone(&metrics),
+                Arc::clone(&lent),
+            ),
+            mailbox: Arc::clone(&mailbox),
+            metadata: Arc::clone(&metadata),
+            lent: Arc::clone(&lent),
+            status: Arc::clone(&status),
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            wires_of: Default::default(),
+        };
+        let thread_poison = Arc::clone(&poison);
+        let thread = std::thread::Builder::new()
+            .name("kvhints-transfer".to_owned())
+            .spawn(move || driver.live(&thread_poison))
+            .map_err(CreateError::Thread)?;
+        Ok(Self {
+            incarnation,
+            namespace: config.namespace,
+            tokens_per_block,
+            pool: config.pool,
+            max_prefetches: config.max_prefetches,
+            transport_name,
+            rank_entry,
+            own_rank,
+            served_state: Arc::new(RwLock::new(served)),
+            allow_list,
+            lent,
+            status,
+            last_sequence: AtomicU64::new(0),
+            clock,
+            metrics,
+            poison,
+            http: Mutex::new(None),
+            mailbox,
+            thread: Some(thread),
+            _metadata: metadata,
+        })
+    }
+
+    /// This start's number.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// What the transport is called.
+    pub fn transport_name(&self) -> &'static str {
+        self.transport_name
+    }
+
+    /// Lets states be fetched from an endpoint, at addresses within `bounds`.
+    pub fn allow(&self, endpoint: Endpoint, bounds: AddressBounds) -> Result<(), AllowListError> {
+        self.allow_list.write().allow(endpoint, bounds)
+    }
+
+    /// This rank's entry of the worker's state.
+    pub fn rank_entry(&self) -> &[u8] {
+        &self.rank_entry
+    }
+
+    /// Makes the worker's state out of the entries of its ranks, this one's among them.
+    pub fn set_state(&self, entries: &[&[u8]]) -> Result<(), SetStateError> {
+        let state = State::join(entries)?;
+        if state.rank(self.own_rank.rank) != Some(&self.own_rank) {
+            return Err(SetStateError::OwnEntryMissing);
+        }
+        *self.served_state.write() = Some(Arc::from(state.encode()));
+        Ok(())
+    }
+
+    /// The worker's state; `None` until it is set, but for a worker of one rank.
+    pub fn state(&self) -> Option<Arc<[u8]>> {
+        self.served_state.read().clone()
+    }
+
+    /// Serves the worker's state over HTTP; where.
+    pub fn serve_http(&self, address: SocketAddr) -> Result<SocketAddr, ServeError> {
+        let mut http = self.http.lock();
+        if http.is_some() {
+            return Err(ServeError::Already);
+        }
+        let state = Arc::clone(&self.served_state);
+        let server = StateServer::start(address, state, Arc::clone(&self.poison))?;
+        let address = server.address();
+        *http = Some(server);
+        Ok(address)
+    }
+
+    /// What it is doing.
+    pub fn status(&self) -> Status {
+        self.status.lock().clone()
+    }
+
+    /// Prefetches that are not quiesced.
+    pub fn prefetches_in_flight(&self) -> usize {
+        self.lent.lock().attempts
+    }
+
+    /// Begins to fetch blocks. Does not wait for anything.
+    pub fn begin(&self, order: &FetchOrder<'_>) -> Result<PrefetchHandle, BeginError> {
+        let sequence = order.sequence;
+        if sequence.tokens_per_block() != self.tokens_per_block {
+            return Err(BeginError::TokensPerBlock);
+        }
+        let wanted = self.wanted_blocks(order)?;
+        let end = order.first_block + wanted;
+        let hint = order.hint.map_or(HintRelation::Unknown, |(blocks, last_hash)| {
+            HintRelation::new(sequence.block_hashes(), blocks, last_hash)
+        });
+        let destination = order.destination[..wanted].to_vec();
+        self.lend(&destination)?;
+        let now_ns = self.clock.monotonic_ns();
+        // Begun by the command below, which fetches the metadata.
+        let (prefetch, _) = Prefetch::begin(now_ns, wanted as u32, order.policy, order.deadlines);
+        let hold_margin_ns = 2 * QUIESCE_GRACE_NS;
+        let attempt = Arc::new(Attempt::new(
+            Order {
+                sequence: self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1,
+                origin: order.origin.clone(),
+                names: sequence.names()[..end].to_vec(),
+                skipped_blocks: order.first_block,
+                hashes: sequence.block_hashes()[order.first_block..end].to_vec(),
+                destination,
+                policy: order.policy,
+                hold_time_ns: order.deadlines.transfer_ns.saturating_add(hold_margin_ns),
+                hint,
+            },
+            prefetch,
+        ));
+        let refusal = if !sequence.is_servable_to_peers() {
+            Some(FailReason::NotShareable)
+        } else if sequence.namespace() != self.namespace {
+            Some(FailReason::NamespaceMismatch)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            end_without_transport(&attempt, now_ns, reason, &self.metrics, &self.lent);
+        } else if self.mailbox.send(Command::Begin(Arc::clone(&attempt))).is_err() {
+            let reason = FailReason::Fault;
+            end_without_transport(&attempt, now_ns, reason, &self.metrics, &self.lent);
+            return Err(BeginError::Closed);
+        }
+        let mailbox = Arc::clone(&self.mailbox);
+        Ok(PrefetchHandle { attempt, mailbox, clock: Arc::clone(&self.clock) })
+    }
+
+    /// How many blocks the bounds leave to fetch.
+    fn wanted_blocks(&self, order: &FetchOrder<'_>) -> Result<usize, BeginError> {
+        let token_count = order.sequence.token_count();
+        let usable_tokens = match order.max_tokens {
+            // A context request computes at least its last token itself.
+            0 => token_count.saturating_sub(1),
+            max_tokens => max_tokens.min(token_count),
+        };
+        let full_blocks = usable_tokens / self.tokens_per_block;
+        let end = order.hint.map_or(full_blocks, |(blocks, _)| full_blocks.min(blocks));
+        let wanted = end.saturating_sub(order.first_block);
+        if wanted == 0 {
+            return Err(BeginError::NothingToFetch);
+        }
+        if end > MAX_BLOCKS_PER_REQUEST {
+            return Err(BeginError::Limit);
+        }
+        match (order.policy, order.destination.len()) {
+            (_, room) if room >= wanted => Ok(wanted),
+            (Policy::BestEffort, room) if room > 0 => Ok(room),
+            _ => Err(BeginError::BadDestination),
+        }
+    }
+
+    /// Notes that blocks are lent to an attempt.
+    fn lend(&self, destination: &[i32]) -> Result<(), BeginError> {
+        let mut lent = self.lent.lock();
+        if lent.attempts >= self.max_prefetches {
+            return Err(BeginError::Limit);
+        }
+        for (index, id) in destination.iter().enumerate() {
+            let refusal = if !self.pool.contains(*id) {
+                Some(BeginError::BadDestination)
+            } else if lent.blocks.contains(id) {
+                let is_repeated = destination[..index].contains(id);
+                let in_use = BeginError::DestinationInUse;
+                Some(if is_repeated { BeginError::BadDestination } else { in_use })
+            } else {
+                None
+            };
+            if let Some(refusal) = refusal {
+                destination[..index].iter().for_each(|id| {
+                    lent.blocks.remove(id);
+                });
+                return Err(refusal);
+            }
+            lent.blocks.insert(*id);
+        }
+        lent.attempts += 1;
+        Ok(())
+    }
+
+    /// In a forked child: the threads are the parent's, so there is nobody to wait for. Leaks what
+    /// they would have freed.
+    pub fn abandon(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Transceiver {
+    fn drop(&mut self) {
+        drop(self.http.lock().take());
+        self.mailbox.stop();
+        if let Some(thread) = self.thread.take() {
+            // Its panics were caught.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check(config: &TransceiverConfig) -> Result<(), CreateError> {
+    let CacheLayout { block_bytes, tokens_per_block, .. } = config.cache;
+    config.cache.validate().map_err(CreateError::Layout)?;
+    let rank_count = config.parallel.rank_count();
+    let rank_count = rank_count.ok_or(CreateError::Layout("parallel sizes"))?;
+    if config.rank >= rank_count {
+        return Err(CreateError::Rank { rank: config.rank, rank_count });
+    }
+    if config.namespace.len() > MAX_NAMESPACE_BYTES {
+        return Err(CreateError::Namespace);
+    }
+    if block_bytes != config.pool.block_bytes() as u64 {
+        let pool = config.pool.block_bytes();
+        return Err(CreateError::BlockBytes { layout: block_bytes, pool });
+    }
+    let tree = config.tree.tokens_per_block();
+    if tokens_per_block as usize != tree {
+        return Err(CreateError::TokensPerBlock { layout: tokens_per_block, tree });
+    }
+    Ok(())
+}
+
+/// The host's hold on one attempt. Dropping it cancels; blocks are not written afterwards.
+pub struct PrefetchHandle {
+    attempt: Arc<Attempt>,
+    mailbox: Arc<Mailbox>,
+    clock: Arc<dyn Clock>,
+}
+
+impl PrefetchHandle {
+    /// State and outcome now.
+    pub fn poll(&self) -> (PrefetchState, Option<Outcome>) {
+        self.attempt.poll(self.clock.monotonic_ns())
+    }
+
+    /// Whether no access to the destination blocks is possible any more.
+    pub fn is_quiesced(&self) -> bool {
+        self.attempt.is_quiesced()
+    }
+
+    /// How it went so far.
+    pub fn report(&self) -> Report {
+        self.attempt.report()
+    }
+
+    /// The end, in tokens from the sequence's first, of what is here after `blocks` were delivered.
+    pub fn token_end(&self, blocks: u32, tokens_per_block: usize) -> usize {
+        (self.attempt.order.skipped_blocks + blocks as usize) * tokens_per_block
+    }
+
+    /// Asks for an end. The outcome follows; one that is already there stays.
+    pub fn cancel(&self) {
+        if self.attempt.ask_cancel(self.clock.monotonic_ns()) {
+            // A thread that takes no more has ended the attempt itself.
+            let _ = self.mailbox.send(Command::Cancel(self.attempt.order.sequence));
+        }
+    }
+
+    /// Takes the delivered blocks; how many. `None` when there are none, or they were taken, or
+    /// waited too long.
+    pub fn claim(&self) -> Option<u32> {
+        self.attempt.claim(self.clock.monotonic_ns())
+    }
+}
+
+impl Drop for PrefetchHandle {
+    fn drop(&mut self) {
+        self.attempt.let_go();
+        self.cancel();
+    }
+}

@@ -1,0 +1,154 @@
+//! Little-endian reading and writing of bytes that cross a worker's border.
+//!
+//! Guards: reading is total. Every length is checked against what is there before anything is
+//! allocated, and each failure is a [`WireError`].
+//! Never does: panic, or trust a length it read.
+
+/// Why bytes from another worker were not understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It does not start like anything of ours.
+    #[error("not kvhints data: the leading bytes are not its mark")]
+    NotOurs,
+    /// Made by a release whose format cannot be read.
+    #[error("format version {found} cannot be read here, which reads version {ours}: use releases of the same major format")]
+    OtherMajor {
+        /// The version found.
+        found: u8,
+        /// The version understood.
+        ours: u8,
+    },
+    /// It ends too early.
+    #[error("truncated: a field is longer than the bytes that are left")]
+    Truncated,
+    /// Bytes are left over.
+    #[error("bytes follow where the end was expected")]
+    TrailingBytes,
+    /// A count or length is above its bound.
+    #[error("{what} is above the limit of {limit}")]
+    TooMuch {
+        /// Which field.
+        what: &'static str,
+        /// Its bound.
+        limit: usize,
+    },
+    /// A field has a value that it cannot have.
+    #[error("{what} has an impossible value")]
+    BadValue {
+        /// Which field.
+        what: &'static str,
+    },
+    /// A field that must be there is not, or is there twice.
+    #[error("{what} is missing or repeated")]
+    MissingOrRepeated {
+        /// Which field.
+        what: &'static str,
+    },
+    /// The bytes were changed on their way.
+    #[error("the checksum does not fit the bytes: they were changed or cut on their way")]
+    Checksum,
+}
+
+/// Takes values off the front of a byte string.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A u32 count that must not be above `limit`.
+    pub(crate) fn count(&mut self, what: &'static str, limit: usize) -> Result<usize, WireError> {
+        let count = self.u32()? as usize;
+        if count > limit {
+            return Err(WireError::TooMuch { what, limit });
+        }
+        Ok(count)
+    }
+
+    /// A byte string preceded by its u32 length.
+    pub(crate) fn bytes(
+        &mut self,
+        what: &'static str,
+        limit: usize,
+    ) -> Result<&'a [u8], WireError> {
+        let len = self.count(what, limit)?;
+        self.take(len)
+    }
+
+    /// A list preceded by its u32 count, each entry `N` bytes.
+    pub(crate) fn list<const N: usize, T>(
+        &mut self,
+        what: &'static str,
+        limit: usize,
+        entry: impl Fn([u8; N]) -> T,
+    ) -> Result<Vec<T>, WireError> {
+        let count = self.count(what, limit)?;
+        // `limit` times N stays far below the address space, and `take` proves that the bytes are
+        // there before the list is allocated.
+        let (entries, _) = self.take(count * N)?.as_chunks::<N>();
+        Ok(entries.iter().map(|bytes| entry(*bytes)).collect())
+    }
+
+    pub(crate) fn end(self) -> Result<(), WireError> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::TrailingBytes)
+        }
+    }
+}
+
+/// Appends a byte string preceded by its u32 length. Callers bound the length first.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    debug_assert!(u32::try_from(bytes.len()).is_ok(), "callers bound what they write");
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a u32 list preceded by its count.
+pub(crate) fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
+    out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+    values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+}
+
+/// Appends a u64 list preceded by its count.
+pub(crate) fn put_u64s(out: &mut Vec<u8>, values: &[u64]) {
+    out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+    values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+}

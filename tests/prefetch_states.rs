@@ -1,0 +1,227 @@
+//! The prefetch's state machine under events in any order: one outcome, nothing written after it,
+//! quiescence only when no memory is in use.
+
+use kvhints::reuse::Policy;
+use kvhints::transfer::prefetch::{
+    Action, Deadlines, Event, Outcome, Prefetch, State, QUIESCE_GRACE_NS,
+};
+use kvhints::transfer::reason::FailReason;
+use proptest::prelude::*;
+
+const DEADLINES: Deadlines =
+    Deadlines { metadata_ns: 100, transfer_ns: 1_000, abandonment_ns: 10_000 };
+
+fn begun(requested: u32, policy: Policy) -> Prefetch {
+    let (prefetch, action) = Prefetch::begin(0, requested, policy, DEADLINES);
+    assert_eq!(action, Action::FetchMetadata);
+    assert_eq!(prefetch.state(), State::PrefetchInit);
+    prefetch
+}
+
+#[test]
+fn a_full_hit_goes_through_every_state() {
+    let mut prefetch = begun(3, Policy::Strict);
+    assert_eq!(prefetch.handle(10, Event::MetadataReady), [Action::SendRequest]);
+    assert_eq!(prefetch.state(), State::PrefetchInProgress);
+    assert_eq!(prefetch.handle(20, Event::Accepted { present: 3 }), []);
+    for (first_block, blocks) in [(0, 2), (2, 1)] {
+        let announced = Event::Announced { first_block, blocks };
+        assert_eq!(prefetch.handle(30, announced), [Action::Receive]);
+        assert!(!prefetch.is_quiesced());
+        let received = Event::Received { blocks, verdict: Ok(()) };
+        assert_eq!(prefetch.handle(40, received), [Action::Commit]);
+        assert!(prefetch.is_committing());
+        assert_eq!(prefetch.handle(50, Event::Committed { blocks }), []);
+    }
+    assert_eq!(prefetch.outcome(), Some(Outcome::Delivered { blocks: 3 }));
+    assert_eq!(prefetch.state(), State::PrefetchComplete);
+    assert!(prefetch.is_quiesced());
+    assert!(prefetch.claim(60));
+    assert!(!prefetch.claim(60), "a second claim finds nothing");
+    assert_eq!(prefetch.state(), State::ContextInit);
+    assert_eq!(prefetch.progress().spent_ns, [10, 40, 10]);
+}
+
+#[test]
+fn blocks_that_nobody_claims_are_abandoned_and_stay_delivered() {
+    let mut prefetch = begun(1, Policy::Strict);
+    prefetch.handle(0, Event::MetadataReady);
+    prefetch.handle(0, Event::Accepted { present: 1 });
+    prefetch.handle(0, Event::Announced { first_block: 0, blocks: 1 });
+    prefetch.handle(0, Event::Received { blocks: 1, verdict: Ok(()) });
+    prefetch.handle(0, Event::Committed { blocks: 1 });
+    assert!(!prefetch.claim(DEADLINES.abandonment_ns));
+    assert_eq!(prefetch.state(), State::ContextInit);
+    assert_eq!(prefetch.outcome(), Some(Outcome::Delivered { blocks: 1 }));
+    assert!(!prefetch.is_claimed());
+}
+
+#[test]
+fn what_completes_after_the_deadline_failed() {
+    let mut prefetch = begun(1, Policy::Strict);
+    prefetch.handle(0, Event::MetadataReady);
+    prefetch.handle(0, Event::Accepted { present: 1 });
+    prefetch.handle(0, Event::Announced { first_block: 0, blocks: 1 });
+    let late = Event::Received { blocks: 1, verdict: Ok(()) };
+    assert_eq!(prefetch.handle(DEADLINES.transfer_ns, late), [Action::SendCancel]);
+    assert_eq!(prefetch.outcome(), Some(Outcome::Failed(FailReason::TransferTimeout)));
+    assert_eq!(prefetch.progress().moved, 0);
+    assert!(prefetch.is_quiesced());
+}
+
+#[test]
+fn a_receive_that_does_not_end_is_cut_off_once() {
+    let mut prefetch = begun(1, Policy::Strict);
+    prefetch.handle(0, Event::MetadataReady);
+    prefetch.handle(0, Event::Accepted { present: 1 });
+    prefetch.handle(0, Event::Announced { first_block: 0, blocks: 1 });
+    assert_eq!(prefetch.handle(5, Event::Cancel), [Action::SendCancel]);
+    assert_eq!(prefetch.outcome(), Some(Outcome::Cancelled));
+    assert!(!prefetch.is_quiesced());
+    assert_eq!(prefetch.deadline_ns(), 5 + QUIESCE_GRACE_NS);
+    assert_eq!(prefetch.handle(5 + QUIESCE_GRACE_NS, Event::Tick), [Action::Disconnect]);
+    assert_eq!(prefetch.handle(6 + QUIESCE_GRACE_NS, Event::Tick), []);
+    let broken = Event::Received { blocks: 1, verdict: Err(FailReason::PeerGone) };
+    assert_eq!(prefetch.handle(7 + QUIESCE_GRACE_NS, broken), []);
+    assert!(prefetch.is_quiesced());
+}
+
+#[test]
+fn a_source_that_contradicts_itself_is_believed_nothing() {
+    let after_acceptance: [&[Event]; 6] = [
+        &[Event::Announced { first_block: 1, blocks: 1 }],
+        &[Event::Announced { first_block: 0, blocks: 4 }],
+        &[Event::Announced { first_block: 0, blocks: 0 }],
+        &[Event::Announced { first_block: u32::MAX, blocks: u32::MAX }],
+        &[Event::Accepted { present: 3 }],
+        &[Event::Missing { present: 2 }],
+    ];
+    for events in after_acceptance {
+        let mut prefetch = begun(3, Policy::BestEffort);
+        prefetch.handle(0, Event::MetadataReady);
+        prefetch.handle(0, Event::Accepted { present: 3 });
+        for event in events {
+            prefetch.handle(0, *event);
+        }
+        let expected = Some(Outcome::Failed(FailReason::Protocol));
+        assert_eq!(prefetch.outcome(), expected, "{events:?}");
+    }
+    for (policy, present) in [(Policy::Strict, 2), (Policy::BestEffort, 0), (Policy::BestEffort, 4)]
+    {
+        let mut prefetch = begun(3, policy);
+        prefetch.handle(0, Event::MetadataReady);
+        prefetch.handle(0, Event::Accepted { present });
+        assert_eq!(prefetch.outcome(), Some(Outcome::Failed(FailReason::Protocol)));
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let small = 0u32..6;
+    prop_oneof![
+        Just(Event::MetadataReady),
+        Just(Event::Tick),
+        Just(Event::Cancel),
+        Just(Event::Failed(FailReason::PeerGone)),
+        small.clone().prop_map(|present| Event::Accepted { present }),
+        small.clone().prop_map(|present| Event::Missing { present }),
+        (small.clone(), small.clone())
+            .prop_map(|(first_block, blocks)| Event::Announced { first_block, blocks }),
+        Just(Event::Announced { first_block: 0, blocks: 2 }),
+        small.clone().prop_map(|blocks| Event::Received { blocks, verdict: Ok(()) }),
+        small.prop_map(|blocks| Event::Received { blocks, verdict: Err(FailReason::Corrupted) }),
+    ]
+}
+
+/// What the world outside of the machine knows: it only reports ends of what was started.
+#[derive(Default)]
+struct World {
+    receiving: Vec<u32>,
+    committing: Vec<u32>,
+    committed: u32,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn any_order_of_events_keeps_the_promises(
+        requested in 1u32..5,
+        strict: bool,
+        steps in proptest::collection::vec((any_event(), 0u64..200, any::<bool>()), 1..60),
+    ) {
+        let policy = if strict { Policy::Strict } else { Policy::BestEffort };
+        let mut prefetch = begun(requested, policy);
+        let mut world = World::default();
+        let mut now_ns = 0;
+        let mut cancels_sent = 0;
+        let mut requests_sent = 0;
+        for (event, passed_ns, commit_now) in steps {
+            now_ns += passed_ns;
+            // Only what was started can end.
+            let mut events = vec![match event {
+                Event::Received { verdict, .. } => match world.receiving.pop() {
+                    Some(blocks) => Event::Received { blocks, verdict },
+                    None => Event::Tick,
+                },
+                other => other,
+            }];
+            if commit_now {
+                if let Some(blocks) = world.committing.pop() {
+                    world.committed += blocks;
+                    events.push(Event::Committed { blocks });
+                }
+            }
+            for event in events {
+                let outcome_before = prefetch.outcome();
+                let actions = prefetch.handle(now_ns, event);
+                for action in actions {
+                    match (action, event) {
+                        (Action::Receive, Event::Announced { blocks, .. }) => {
+                            prop_assert!(prefetch.outcome().is_none());
+                            world.receiving.push(blocks);
+                        }
+                        (Action::Commit, Event::Received { blocks, .. }) => {
+                            prop_assert!(prefetch.outcome().is_none(), "no write after the end");
+                            world.committing.push(blocks);
+                        }
+                        (Action::Discard, Event::Announced { .. }) => {}
+                        (Action::SendCancel, _) => cancels_sent += 1,
+                        (Action::SendRequest, Event::MetadataReady) => requests_sent += 1,
+                        (Action::Disconnect, _) => prop_assert!(!world.receiving.is_empty()),
+                        (action, event) => prop_assert!(false, "{action:?} for {event:?}"),
+                    }
+                }
+                if outcome_before.is_some() {
+                    prop_assert_eq!(prefetch.outcome(), outcome_before, "an outcome stays");
+                }
+                let is_idle = world.receiving.is_empty() && world.committing.is_empty();
+                prop_assert_eq!(prefetch.is_quiesced(), prefetch.outcome().is_some() && is_idle);
+                prop_assert_eq!(prefetch.is_committing(), !world.committing.is_empty());
+                prop_assert!(prefetch.progress().moved <= requested);
+                match (prefetch.state(), prefetch.outcome()) {
+                    (State::PrefetchInit | State::PrefetchInProgress, outcome) => {
+                        prop_assert_eq!(outcome, None);
+                    }
+                    (State::PrefetchComplete, Some(Outcome::Delivered { blocks })) => {
+                        prop_assert_eq!(Some(blocks), prefetch.progress().present);
+                        prop_assert!(!strict || blocks == requested);
+                    }
+                    (State::PrefetchComplete, other) => prop_assert!(false, "{other:?}"),
+                    (State::ContextInit, outcome) => prop_assert!(outcome.is_some()),
+                }
+            }
+        }
+        prop_assert!(cancels_sent <= 1 && requests_sent <= 1);
+        // The clock alone ends whatever is left, once running receives and copies have ended.
+        prefetch.handle(now_ns + 2_000, Event::Tick);
+        for blocks in world.receiving.drain(..) {
+            prefetch.handle(now_ns + 2_000, Event::Received { blocks, verdict: Ok(()) });
+        }
+        for blocks in world.committing.drain(..) {
+            prefetch.handle(now_ns + 2_000, Event::Committed { blocks });
+        }
+        prefetch.handle(now_ns + 20_000, Event::Tick);
+        prop_assert!(prefetch.outcome().is_some() && prefetch.is_quiesced());
+        prop_assert_eq!(prefetch.state(), State::ContextInit);
+    }
+}
