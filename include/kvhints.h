@@ -189,6 +189,84 @@
 // mode: rank 0 decided; plans travel, snapshots stay on rank 0.
 #define KVH_BROADCAST_DECIDED 2
 
+// transport: within this process, over a kvh_loopback_t.
+#define KVH_TRANSPORT_LOOPBACK 1
+
+// transport: UCX, opened at run time.
+#define KVH_TRANSPORT_UCX 2
+
+// pool_memory: memory of the host's processors.
+#define KVH_MEMORY_HOST 1
+
+// pool_memory: memory of a CUDA device. Not supported yet.
+#define KVH_MEMORY_CUDA 2
+
+// data_type: IEEE half precision.
+#define KVH_DATA_FLOAT16 1
+
+// data_type: bfloat16.
+#define KVH_DATA_BFLOAT16 2
+
+// data_type: IEEE single precision.
+#define KVH_DATA_FLOAT32 3
+
+// data_type: 8-bit float, 4 exponent bits.
+#define KVH_DATA_FLOAT8_E4M3 4
+
+// data_type: 8-bit float, 5 exponent bits.
+#define KVH_DATA_FLOAT8_E5M2 5
+
+// data_type: 8-bit integer with scales.
+#define KVH_DATA_INT8 6
+
+// data_type: 4-bit float with block scales.
+#define KVH_DATA_NVFP4 7
+
+// attention: keys and values for each KV head.
+#define KVH_ATTENTION_KEYS_AND_VALUES 1
+
+// attention: one latent vector (MLA).
+#define KVH_ATTENTION_LATENT 2
+
+// state: schedulable: not begun, or over.
+#define KVH_PREFETCH_CONTEXT_INIT 0
+
+// state: the source's state is being fetched; active, not schedulable.
+#define KVH_PREFETCH_INIT 1
+
+// state: blocks are on their way; active, not schedulable.
+#define KVH_PREFETCH_IN_PROGRESS 2
+
+// state: blocks are here and wait for kvh_prefetch_claim.
+#define KVH_PREFETCH_COMPLETE 3
+
+// outcome: block_count blocks are in place, verified.
+#define KVH_OUTCOME_DELIVERED 1
+
+// outcome: the source does not hold what was asked for.
+#define KVH_OUTCOME_CONTENT_MISS 2
+
+// outcome: see reason.
+#define KVH_OUTCOME_FAILED 3
+
+// outcome: this side wanted it no more.
+#define KVH_OUTCOME_CANCELLED 4
+
+// hint_check: nothing to compare, or the source has not answered.
+#define KVH_HINT_UNKNOWN 0
+
+// hint_check: the hint's last hash is the request's, and the source holds what it names.
+#define KVH_HINT_MATCHES 1
+
+// hint_check: the hint's last hash is the request's, but the source does not hold all of it.
+#define KVH_HINT_STALE 2
+
+// hint_check: the hint's last hash belongs to another block of the request.
+#define KVH_HINT_SHIFTED 3
+
+// hint_check: the hint is about another prompt, or in another dialect of hashes.
+#define KVH_HINT_UNRELATED 4
+
 // What a call came to. 0 is success, a positive status is an answer and no error, a negative one
 // says by its range what has to be mended:
 // -1..-19 the caller's arguments, -20..-39 limits and resources, -40..-59 one peer,
@@ -282,8 +360,21 @@ typedef struct kvh_error kvh_error_t;
 // Ranks inside one process, each used by a thread of its own.
 typedef struct kvh_local_group kvh_local_group_t;
 
+// A hub for transceivers of this process (KVH_TRANSPORT_LOOPBACK): those made with the same hub
+// reach each other, whatever their contexts. For tests and for workers that share a process.
+typedef struct kvh_loopback kvh_loopback_t;
+
 // One decision about a request's optional reuse. Immutable.
 typedef struct kvh_plan kvh_plan_t;
+
+// One attempt to fetch blocks of a request from another worker. It is begun, polled, and claimed
+// when it delivered; whatever goes wrong, the request goes on as if there had been no hint.
+//
+// The blocks given to kvh_prefetch_begin are fresh ones that nobody else uses. They are lent until
+// the prefetch is quiesced, and may be in any state after any outcome but "delivered". After that
+// one they hold the fetched blocks; kvh_reuse_tree_store makes them visible to others. All calls
+// but destroy may be made concurrently, and none waits.
+typedef struct kvh_prefetch kvh_prefetch_t;
 
 // The blocks that a cache holds, by content, one tree for each attention window. All calls may be
 // made concurrently. A block is an id that the host gives; ids of different windows are unrelated.
@@ -297,6 +388,16 @@ typedef struct kvh_sequence kvh_sequence_t;
 // A hint that was admitted. Immutable; shared by reference count; every call on it may be made
 // from any thread. It stays valid after its context is destroyed.
 typedef struct kvh_snapshot kvh_snapshot_t;
+
+// One rank's end of all block transfers: it serves the blocks of its reuse tree to other workers,
+// and fetches blocks of theirs. It has threads of its own ("kvhints-transfer", "kvhints-metadata",
+// with kvh_transceiver_serve_http also "kvhints-http"), so transfers go on and deadlines hold
+// whether or not the host calls. No call waits for a peer. All calls but destroy may be made
+// concurrently.
+//
+// Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
+// by name. Keep both on networks that only workers reach.
+typedef struct kvh_transceiver kvh_transceiver_t;
 
 // The type of every status result: a value of `enum kvh_status`.
 typedef int32_t kvh_status_t;
@@ -590,6 +691,173 @@ typedef struct kvh_communicator_params {
   // Default: as long as they exist. Must be 0 with MPI, which decides by itself.
   uint64_t deadline_ns;
 } kvh_communicator_params_t;
+
+// What a transceiver is made of. Limits that are 0 have defaults.
+typedef struct kvh_transceiver_params {
+  // sizeof(kvh_transceiver_params_t).
+  size_t struct_size;
+  // KVH_TRANSPORT_*.
+  uint32_t transport;
+  // This rank within its worker.
+  uint32_t rank;
+  // The hub, with KVH_TRANSPORT_LOOPBACK; else NULL.
+  const kvh_loopback_t *loopback;
+  // With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp" or "shm"; empty:
+  // UCX and its environment decide.
+  kvh_str_t wires;
+  // With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.
+  kvh_str_t network_devices;
+  // What names are about: model and weights revision, data type, position encoding. The same as
+  // in sequences, and in all workers that exchange blocks.
+  kvh_bytes_t namespace_bytes;
+  // Tensor, pipeline and context parallel size; 0 means 1. A worker has the product of them as
+  // ranks.
+  uint32_t tensor_parallel;
+  // See tensor_parallel.
+  uint32_t pipeline_parallel;
+  // See tensor_parallel.
+  uint32_t context_parallel;
+  // Attention data parallel size; 0 means 1.
+  uint32_t attention_data_parallel;
+  // Layers of each pipeline rank; none: spread evenly.
+  const uint32_t *layers_per_pipeline_rank;
+  // Length of layers_per_pipeline_rank.
+  size_t pipeline_rank_count;
+  // KV heads of each of this rank's layers.
+  const uint32_t *kv_heads_per_layer;
+  // Layers of this rank; not 0.
+  size_t layer_count;
+  // Numbers for each head and token; not 0.
+  uint32_t head_size;
+  // KVH_DATA_*.
+  uint32_t data_type;
+  // KVH_ATTENTION_*.
+  uint32_t attention;
+  // The attention window whose blocks are exchanged: one of the tree's.
+  int32_t window;
+  // KVH_MEMORY_*: where the pool lies.
+  uint32_t pool_memory;
+  // Must be 0.
+  uint32_t reserved;
+  // The pool of blocks: block id i lies at pool_base + i * block_bytes (a tree in arbiter mode
+  // has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
+  // blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
+  void *pool_base;
+  // Bytes of one block, padding and scales included.
+  size_t block_bytes;
+  // Blocks in the pool.
+  size_t block_count;
+  // Destinations that may be connected (default 64).
+  uint32_t max_destinations;
+  // Their requests that may be served at once (default 256); one destination gets at most a
+  // quarter of them.
+  uint32_t max_requests;
+  // Bytes handed to the transport for them and not yet taken (default 64 MiB). A destination that
+  // has none of them may always be sent one run of blocks, about 1 MiB.
+  uint64_t max_bytes_in_flight;
+  // Longest time that blocks stay pinned for one request (default 60 s).
+  uint64_t max_hold_time_ns;
+  // Sources that may be connected (default 64).
+  uint32_t max_sources;
+  // Prefetches that may run at once (default 256).
+  uint32_t max_prefetches;
+  // Bytes received and not yet verified (default 64 MiB).
+  uint64_t max_staging_bytes;
+} kvh_transceiver_params_t;
+
+// What a transceiver is doing.
+typedef struct kvh_transceiver_status {
+  // sizeof(kvh_transceiver_status_t).
+  size_t struct_size;
+  // The transport's name; static.
+  const char *transport;
+  // Sources connected to.
+  size_t sources;
+  // Destinations that asked for something and are still connected.
+  size_t destinations;
+  // Requests of destinations being served.
+  size_t requests_in_flight;
+  // Prefetches that are not quiesced.
+  size_t prefetches_in_flight;
+} kvh_transceiver_status_t;
+
+// What to fetch.
+typedef struct kvh_prefetch_params {
+  // sizeof(kvh_prefetch_params_t).
+  size_t struct_size;
+  // KVH_RANGE_STRICT: all blocks or none; KVH_RANGE_BEST_EFFORT: the longest prefix.
+  uint32_t policy;
+  // Must be 0.
+  uint32_t reserved;
+  // A named fetch: where the source is, and how far its hint goes. May be NULL with
+  // source_state.
+  const kvh_plan_t *plan;
+  // The request's tokens, in the transceiver's namespace.
+  const kvh_sequence_t *sequence;
+  // The source worker's state, where the host has it: no endpoint is contacted then.
+  kvh_bytes_t source_state;
+  // Leading full blocks that are here already: only those after them are fetched.
+  size_t first_block;
+  // Tokens that may be fetched, from the first; 0: all but the last one (a context request).
+  size_t max_tokens;
+  // Where blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t. Under
+  // KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
+  const int32_t *block_ids;
+  // Length of block_ids.
+  size_t block_id_count;
+  // Until the source's state is known (default 2 s; one fetch takes at most 5 s).
+  uint64_t metadata_deadline_ns;
+  // From the request until the last block is verified (default 10 s).
+  uint64_t transfer_deadline_ns;
+  // From then until the claim (default 30 s).
+  uint64_t abandonment_deadline_ns;
+} kvh_prefetch_params_t;
+
+// How a prefetch ended.
+typedef struct kvh_prefetch_outcome {
+  // sizeof(kvh_prefetch_outcome_t).
+  size_t struct_size;
+  // KVH_OUTCOME_*.
+  uint32_t kind;
+  // Must be ignored.
+  uint32_t reserved;
+  // When delivered: the request's KV is here up to this token; else 0. Ranks that share a
+  // request use the minimum over them.
+  size_t token_end;
+  // When delivered: how many of block_ids were filled; else 0.
+  size_t block_count;
+  // When failed: why, a static word ("peer_gone", "transfer_timeout", ...); else "".
+  const char *reason;
+} kvh_prefetch_outcome_t;
+
+// How a prefetch went, or goes.
+typedef struct kvh_prefetch_report {
+  // sizeof(kvh_prefetch_report_t).
+  size_t struct_size;
+  // Blocks asked for.
+  size_t requested;
+  // Of these, what the source said it holds, from the first one; 0 before it answered.
+  size_t present;
+  // Of these, verified and in place.
+  size_t moved;
+  // Leading blocks that were here already, and not asked for.
+  size_t skipped_local;
+  // Of those asked for, what the source said it does not hold; 0 before it answered.
+  size_t missing;
+  // Bytes of the blocks moved.
+  uint64_t bytes;
+  // Time spent in KVH_PREFETCH_INIT.
+  uint64_t init_ns;
+  // Time spent in KVH_PREFETCH_IN_PROGRESS.
+  uint64_t in_progress_ns;
+  // Time spent in KVH_PREFETCH_COMPLETE.
+  uint64_t complete_ns;
+  // What the hint was worth: KVH_HINT_*. Never ends a prefetch by itself.
+  uint32_t hint_check;
+  // Blocks that the source knows by another block hash under the same name: its hashes are in
+  // another dialect (a salt number, say). Names decide; these blocks are the same.
+  uint32_t foreign_hashes;
+} kvh_prefetch_report_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1196,6 +1464,131 @@ KVH_MUST_USE
 kvh_status_t kvh_broadcast(kvh_communicator_t *communicator,
                            const kvh_batch_t *batch,
                            kvh_batch_t **received_out);
+
+// Creates a hub. Destroy it with kvh_loopback_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_loopback_create(const kvh_context_t *context,
+                                 kvh_loopback_t **loopback_out);
+
+// Destroys the hub. NULL is fine. Transceivers made with it go on.
+void kvh_loopback_destroy(kvh_loopback_t *loopback);
+
+// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
+// tree and hub may go first. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
+// KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
+// started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_create(const kvh_context_t *context,
+                                    const kvh_reuse_tree_t *tree,
+                                    const kvh_transceiver_params_t *params,
+                                    kvh_transceiver_t **transceiver_out,
+                                    kvh_error_t **error_out);
+
+// Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
+// allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
+// addresses that the endpoint may lead to; none: any. Only "http" is fetched yet. Listing an endpoint
+// means trusting its states: a transport connects to the address that a state names, and UCX may
+// crash on a forged one. KVH_ERR_STATE: it is on the list already.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_allow(const kvh_transceiver_t *transceiver,
+                                   kvh_str_t endpoint,
+                                   const kvh_str_t *address_ranges,
+                                   size_t address_range_count,
+                                   kvh_error_t **error_out);
+
+// This rank's entry of the worker's state, for kvh_transceiver_set_state. Release it with
+// kvh_buffer_release.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_rank_entry(const kvh_transceiver_t *transceiver,
+                                        kvh_buffer_t **entry_out);
+
+// Makes the worker's state out of the entries of all its ranks, in any order, this one's among
+// them; the host gathers them (MPI_Allgatherv, say). A worker of one rank needs no call.
+// KVH_ERR_INVALID_ARGUMENT: they do not make a state; *error_out, if not NULL, says why.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_set_state(const kvh_transceiver_t *transceiver,
+                                       const kvh_bytes_t *entries,
+                                       size_t entry_count,
+                                       kvh_error_t **error_out);
+
+// The worker's state, for the host to serve itself. KVH_NOT_FOUND: not set yet. Release it with
+// kvh_buffer_release.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_state(const kvh_transceiver_t *transceiver,
+                                   kvh_buffer_t **state_out);
+
+// Serves the worker's state over HTTP (GET /v1/data_transceiver_state) at an IP address (empty:
+// 127.0.0.1) and port (0: any; *port_out says which). Until the state is set the answer is 503.
+// KVH_ERR_STATE: it is served already. KVH_ERR_UNSUPPORTED: that address cannot be listened on.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_serve_http(const kvh_transceiver_t *transceiver,
+                                        kvh_str_t address,
+                                        uint16_t port,
+                                        uint16_t *port_out,
+                                        kvh_error_t **error_out);
+
+// What the transceiver is doing. Set status_out->struct_size first.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_status(const kvh_transceiver_t *transceiver,
+                                    kvh_transceiver_status_t *status_out);
+
+// Which wires lead to the sources connected to, for people to read; not NUL-terminated. The length
+// is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks for it.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_wires(const kvh_transceiver_t *transceiver,
+                                   char *buf,
+                                   size_t buf_len,
+                                   size_t *len_out);
+
+// Destroys the transceiver: its threads end (after a fetch of metadata that is under way, at most
+// 5 s), prefetches that run fail with "shutdown", pins of peers' requests are released. After this
+// call the pool is not touched any more. NULL is fine. Prefetches stay to be looked at and
+// destroyed.
+void kvh_transceiver_destroy(kvh_transceiver_t *transceiver);
+
+// Begins to fetch blocks. KVH_NOT_FOUND: nothing to fetch: the plan is no named fetch, or
+// everything within the bounds is here already. KVH_BUSY: a block still belongs to another
+// prefetch. KVH_ERR_LIMIT: too many prefetches or blocks at once. KVH_ERR_INVALID_ARGUMENT:
+// neither plan nor state, a state that cannot be read, blocks that are not distinct and in the
+// pool, too few of them under KVH_RANGE_STRICT, or a sequence with other tokens per block. What
+// goes wrong later is an outcome. Destroy the prefetch with kvh_prefetch_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_prefetch_begin(const kvh_transceiver_t *transceiver,
+                                const kvh_prefetch_params_t *params,
+                                kvh_prefetch_t **prefetch_out);
+
+// Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK;
+// *state_out is written with both. A few nanoseconds; call it as often as is convenient.
+KVH_MUST_USE kvh_status_t kvh_prefetch_poll(const kvh_prefetch_t *prefetch, uint32_t *state_out);
+
+// How it ended; never changes once it is there. KVH_IN_PROGRESS: it has not, and nothing is
+// written. Set outcome_out->struct_size first.
+KVH_MUST_USE
+kvh_status_t kvh_prefetch_outcome(const kvh_prefetch_t *prefetch,
+                                  kvh_prefetch_outcome_t *outcome_out);
+
+// How it went so far. Set report_out->struct_size first.
+KVH_MUST_USE
+kvh_status_t kvh_prefetch_report(const kvh_prefetch_t *prefetch,
+                                 kvh_prefetch_report_t *report_out);
+
+// Asks for an end. The outcome follows soon; one that is already there stays, and delivered blocks
+// cannot be claimed any more.
+KVH_MUST_USE kvh_status_t kvh_prefetch_cancel(const kvh_prefetch_t *prefetch);
+
+// KVH_OK when the library can touch the blocks no more, KVH_IN_PROGRESS before. Only then may they
+// be used for something else; an outcome alone is not enough.
+KVH_MUST_USE kvh_status_t kvh_prefetch_quiesced(const kvh_prefetch_t *prefetch);
+
+// Takes the delivered blocks: the request goes on with a longer prefix. *block_count_out is how
+// many of block_ids hold blocks, from the first; store them with kvh_reuse_tree_store. Once, and
+// before the abandonment deadline: else KVH_NOT_FOUND, and the blocks are the host's to reuse.
+KVH_MUST_USE kvh_status_t kvh_prefetch_claim(const kvh_prefetch_t *prefetch, size_t *block_count_out);
+
+// Destroys the prefetch, in any state; one that runs is cancelled. When this returns the library
+// does not touch the blocks any more; for a moment kvh_prefetch_begin may still find them busy. NULL
+// is fine.
+void kvh_prefetch_destroy(kvh_prefetch_t *prefetch);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -52,3 +52,9 @@ pub mod batch;
 pub mod communicator;
 
 pub mod broadcast;
+
+pub mod loopback;
+
+pub mod transceiver;
+
+pub mod prefetch;

@@ -1,0 +1,665 @@
+//! `kvh_transceiver_t`: one rank's end of all block transfers.
+
+use std::ffi::{c_char, c_void};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::args::{self, Params};
+use super::buffer::kvh_buffer_t;
+use super::context::{kvh_context_t, Context};
+use super::error::{explain, kvh_error_t};
+use super::guard;
+use super::handle::{self, Handle, Owned};
+use super::loopback::{self, kvh_loopback_t};
+use super::reuse_tree::kvh_reuse_tree_t;
+use super::status::kvh_status::{self, *};
+use super::status::{kvh_status_t, CallResult};
+use super::types::{kvh_bytes_t, kvh_str_t};
+use crate::plan::{AddressBounds, AllowListError, Endpoint};
+use crate::transfer::cuda;
+use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
+use crate::transfer::memory::BlockPool;
+use crate::transfer::state::Incarnation;
+use crate::transfer::transceiver::{
+    CreateError, DestinationLimits, ServeError, SourceLimits, Surroundings, Transceiver,
+    TransceiverConfig,
+};
+use crate::transfer::transport::{Transport, TransportError};
+use crate::transfer::ucx::{UcxOptions, UcxTransport};
+
+/// One rank's end of all block transfers: it serves the blocks of its reuse tree to other workers,
+/// and fetches blocks of theirs. It has threads of its own ("kvhints-transfer", "kvhints-metadata",
+/// with kvh_transceiver_serve_http also "kvhints-http"), so transfers go on and deadlines hold
+/// whether or not the host calls. No call waits for a peer. All calls but destroy may be made
+/// concurrently.
+///
+/// Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
+/// by name. Keep both on networks that only workers reach.
+pub struct kvh_transceiver_t {
+    _opaque: [u8; 0],
+}
+
+/// A transceiver and the context it belongs to.
+pub struct TransceiverObject {
+    pub(crate) transceiver: Transceiver,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Handle for kvh_transceiver_t {
+    type Object = TransceiverObject;
+}
+impl Owned for kvh_transceiver_t {}
+
+/// transport: within this process, over a kvh_loopback_t.
+pub const KVH_TRANSPORT_LOOPBACK: u32 = 1;
+/// transport: UCX, opened at run time.
+pub const KVH_TRANSPORT_UCX: u32 = 2;
+
+/// pool_memory: memory of the host's processors.
+pub const KVH_MEMORY_HOST: u32 = 1;
+/// pool_memory: memory of a CUDA device. Not supported yet.
+pub const KVH_MEMORY_CUDA: u32 = 2;
+
+/// data_type: IEEE half precision.
+pub const KVH_DATA_FLOAT16: u32 = 1;
+/// data_type: bfloat16.
+pub const KVH_DATA_BFLOAT16: u32 = 2;
+/// data_type: IEEE single precision.
+pub const KVH_DATA_FLOAT32: u32 = 3;
+/// data_type: 8-bit float, 4 exponent bits.
+pub const KVH_DATA_FLOAT8_E4M3: u32 = 4;
+/// data_type: 8-bit float, 5 exponent bits.
+pub const KVH_DATA_FLOAT8_E5M2: u32 = 5;
+/// data_type: 8-bit integer with scales.
+pub const KVH_DATA_INT8: u32 = 6;
+/// data_type: 4-bit float with block scales.
+pub const KVH_DATA_NVFP4: u32 = 7;
+
+/// attention: keys and values for each KV head.
+pub const KVH_ATTENTION_KEYS_AND_VALUES: u32 = 1;
+/// attention: one latent vector (MLA).
+pub const KVH_ATTENTION_LATENT: u32 = 2;
+
+/// What a transceiver is made of. Limits that are 0 have defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvh_transceiver_params_t {
+    /// sizeof(kvh_transceiver_params_t).
+    pub struct_size: usize,
+    /// KVH_TRANSPORT_*.
+    pub transport: u32,
+    /// This rank within its worker.
+    pub rank: u32,
+    /// The hub, with KVH_TRANSPORT_LOOPBACK; else NULL.
+    pub loopback: *const kvh_loopback_t,
+    /// With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp" or "shm"; empty:
+    /// UCX and its environment decide.
+    pub wires: kvh_str_t,
+    /// With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.
+    pub network_devices: kvh_str_t,
+    /// What names are about: model and weights revision, data type, position encoding. The same as
+    /// in sequences, and in all workers that exchange blocks.
+    pub namespace_bytes: kvh_bytes_t,
+    /// Tensor, pipeline and context parallel size; 0 means 1. A worker has the product of them as
+    /// ranks.
+    pub tensor_parallel: u32,
+    /// See tensor_parallel.
+    pub pipeline_parallel: u32,
+    /// See tensor_parallel.
+    pub context_parallel: u32,
+    /// Attention data parallel size; 0 means 1.
+    pub attention_data_parallel: u32,
+    /// Layers of each pipeline rank; none: spread evenly.
+    pub layers_per_pipeline_rank: *const u32,
+    /// Length of layers_per_pipeline_rank.
+    pub pipeline_rank_count: usize,
+    /// KV heads of each of this rank's layers.
+    pub kv_heads_per_layer: *const u32,
+    /// Layers of this rank; not 0.
+    pub layer_count: usize,
+    /// Numbers for each head and token; not 0.
+    pub head_size: u32,
+    /// KVH_DATA_*.
+    pub data_type: u32,
+    /// KVH_ATTENTION_*.
+    pub attention: u32,
+    /// The attention window whose blocks are exchanged: one of the tree's.
+    pub window: i32,
+    /// KVH_MEMORY_*: where the pool lies.
+    pub pool_memory: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// The pool of blocks: block id i lies at pool_base + i * block_bytes (a tree in arbiter mode
+    /// has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
+    /// blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
+    pub pool_base: *mut c_void,
+    /// Bytes of one block, padding and scales included.
+    pub block_bytes: usize,
+    /// Blocks in the pool.
+    pub block_count: usize,
+    /// Destinations that may be connected (default 64).
+    pub max_destinations: u32,
+    /// Their requests that may be served at once (default 256); one destination gets at most a
+    /// quarter of them.
+    pub max_requests: u32,
+    /// Bytes handed to the transport for them and not yet taken (default 64 MiB). A destination that
+    /// has none of them may always be sent one run of blocks, about 1 MiB.
+    pub max_bytes_in_flight: u64,
+    /// Longest time that blocks stay pinned for one request (default 60 s).
+    pub max_hold_time_ns: u64,
+    /// Sources that may be connected (default 64).
+    pub max_sources: u32,
+    /// Prefetches that may run at once (default 256).
+    pub max_prefetches: u32,
+    /// Bytes received and not yet verified (default 64 MiB).
+    pub max_staging_bytes: u64,
+}
+
+// SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
+unsafe impl Params for kvh_transceiver_params_t {
+    const MIN_SIZE: usize = size_of::<Self>();
+}
+
+/// What a transceiver is doing.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvh_transceiver_status_t {
+    /// sizeof(kvh_transceiver_status_t).
+    pub struct_size: usize,
+    /// The transport's name; static.
+    pub transport: *const c_char,
+    /// Sources connected to.
+    pub sources: usize,
+    /// Destinations that asked for something and are still connected.
+    pub destinations: usize,
+    /// Requests of destinations being served.
+    pub requests_in_flight: usize,
+    /// Prefetches that are not quiesced.
+    pub prefetches_in_flight: usize,
+}
+
+// SAFETY: repr(C), struct_size first, only integers and raw pointers.
+unsafe impl Params for kvh_transceiver_status_t {
+    const MIN_SIZE: usize = size_of::<Self>();
+}
+
+/// A status, and words for whoever asked for them.
+type Explained<T> = Result<T, (kvh_status, String)>;
+
+fn wrong(what: impl Into<String>) -> (kvh_status, String) {
+    (KVH_ERR_INVALID_ARGUMENT, what.into())
+}
+
+impl From<&CreateError> for kvh_status {
+    fn from(error: &CreateError) -> Self {
+        match error {
+            CreateError::Thread(_) => KVH_ERR_LIMIT,
+            _ => KVH_ERR_INVALID_ARGUMENT,
+        }
+    }
+}
+
+/// Reports `outcome` to a caller that can be told in words.
+///
+/// # Safety
+/// `error_out` is NULL or writable.
+unsafe fn tell<T>(
+    outcome: Explained<T>,
+    error_out: *mut *mut kvh_error_t,
+) -> Result<T, kvh_status> {
+    outcome.map_err(|(status, text)| {
+        // SAFETY: the caller's promise.
+        unsafe { explain(error_out, text) };
+        status
+    })
+}
+
+/// Runs `body` on a live transceiver.
+///
+/// # Safety
+/// `transceiver` is NULL or a live transceiver.
+pub(crate) unsafe fn on_transceiver(
+    transceiver: *const kvh_transceiver_t,
+    body: impl FnOnce(&TransceiverObject) -> CallResult,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    match unsafe { handle::get(transceiver) } {
+        Ok(object) => guard::with_context(&object.context, || body(object)),
+        Err(status) => status as kvh_status_t,
+    }
+}
+
+/// # Safety
+/// The pointers in `params` are as long as their counts say.
+unsafe fn layouts_from(
+    params: &kvh_transceiver_params_t,
+    tokens_per_block: usize,
+) -> Explained<(CacheLayout, ParallelLayout)> {
+    let bad_array = |_| wrong("an array is NULL or longer than memory");
+    // SAFETY: the caller's promise.
+    let (kv_heads, pipeline_layers) = unsafe {
+        (
+            args::slice(params.kv_heads_per_layer, params.layer_count).map_err(bad_array)?,
+            args::slice(params.layers_per_pipeline_rank, params.pipeline_rank_count)
+                .map_err(bad_array)?,
+        )
+    };
+    let attention = Attention::from_code(params.attention)
+        .ok_or_else(|| wrong("attention must be one of KVH_ATTENTION_*"))?;
+    let cache = CacheLayout {
+        kv_heads_per_layer: kv_heads.to_vec(),
+        head_size: params.head_size,
+        tokens_per_block: u32::try_from(tokens_per_block)
+            .map_err(|_| wrong("the tree has too many tokens per block"))?,
+        data_type: DataType::from_code(params.data_type)
+            .ok_or_else(|| wrong("data_type must be one of KVH_DATA_*"))?,
+        attention,
+        kv_factor: match attention {
+            Attention::KeysAndValues => 2,
+            Attention::Latent => 1,
+        },
+        windows: vec![
+            u32::try_from(params.window).map_err(|_| wrong("the window must not be negative"))?
+        ],
+        block_bytes: params.block_bytes as u64,
+    };
+    let parallel = ParallelLayout {
+        tensor: params.tensor_parallel.max(1),
+        pipeline: params.pipeline_parallel.max(1),
+        context: params.context_parallel.max(1),
+        attention_data: params.attention_data_parallel.max(1),
+        layers_per_pipeline_rank: pipeline_layers.to_vec(),
+    };
+    Ok((cache, parallel))
+}
+
+/// # Safety
+/// The pool is what its contract says.
+unsafe fn pool_from(params: &kvh_transceiver_params_t) -> Explained<BlockPool> {
+    match params.pool_memory {
+        KVH_MEMORY_HOST => {}
+        KVH_MEMORY_CUDA => {
+            let text = match cuda::device_count() {
+                0 => "no CUDA device was found, and pools in device memory are not supported yet: \
+                      use KVH_MEMORY_HOST"
+                    .to_owned(),
+                count => format!(
+                    "{count} CUDA devices were found, but pools in device memory are not supported \
+                     yet: use KVH_MEMORY_HOST"
+                ),
+            };
+            return Err((KVH_ERR_UNSUPPORTED, text));
+        }
+        _ => return Err(wrong("pool_memory must be one of KVH_MEMORY_*")),
+    }
+    // SAFETY: the caller's promise.
+    unsafe { BlockPool::new(params.pool_base.cast(), params.block_bytes, params.block_count) }
+        .map_err(|error| wrong(error.to_string()))
+}
+
+/// # Safety
+/// The pointers in `params` are NULL or what they should be.
+unsafe fn transport_from(params: &kvh_transceiver_params_t) -> Explained<Box<dyn Transport>> {
+    // SAFETY: the caller's promise.
+    let options = unsafe { (args::text(params.wires), args::text(params.network_devices)) };
+    let (Ok(wires), Ok(network_devices)) = options else {
+        return Err(wrong("wires and network_devices must be UTF-8"));
+    };
+    match params.transport {
+        KVH_TRANSPORT_LOOPBACK if params.loopback.is_null() => {
+            Err(wrong("KVH_TRANSPORT_LOOPBACK needs a kvh_loopback_t"))
+        }
+        KVH_TRANSPORT_LOOPBACK => {
+            // SAFETY: not NULL; the caller's promise.
+            let hub = unsafe { loopback::hub(params.loopback) };
+            Ok(Box::new(hub.transport()))
+        }
+        KVH_TRANSPORT_UCX => {
+            let chosen = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+            let options = UcxOptions {
+                tls: chosen(wires),
+                net_devices: chosen(network_devices),
+                ..UcxOptions::default()
+            };
+            match UcxTransport::open(options) {
+                Ok(transport) => Ok(Box::new(transport)),
+                Err(error @ TransportError::Unavailable(_)) => {
+                    Err((KVH_ERR_UNSUPPORTED, error.to_string()))
+                }
+                Err(error) => Err(wrong(error.to_string())),
+            }
+        }
+        _ => Err(wrong("transport must be one of KVH_TRANSPORT_*")),
+    }
+}
+
+fn or_default<T: Default + PartialEq>(chosen: T, default: T) -> T {
+    if chosen == T::default() {
+        default
+    } else {
+        chosen
+    }
+}
+
+/// # Safety
+/// As for `kvh_transceiver_create`.
+unsafe fn create(
+    context: &Arc<Context>,
+    tree: *const kvh_reuse_tree_t,
+    params: &kvh_transceiver_params_t,
+) -> Explained<Transceiver> {
+    // SAFETY: the caller's promise, here and below.
+    let tree = unsafe { handle::get(tree) }.map_err(|status| (status, "no tree".to_owned()))?;
+    if params.reserved != 0 {
+        return Err((KVH_ERR_ABI, "reserved must be 0".to_owned()));
+    }
+    if !tree.tree.windows().contains(&params.window) {
+        return Err(wrong("the tree has no such window"));
+    }
+    // SAFETY: as above.
+    let namespace = unsafe { args::bytes(params.namespace_bytes) }
+        .map_err(|_| wrong("namespace_bytes is NULL with a length"))?;
+    // SAFETY: as above.
+    let (cache, parallel) = unsafe { layouts_from(params, tree.tree.tokens_per_block()) }?;
+    // SAFETY: as above.
+    let pool = unsafe { pool_from(params) }?;
+    // SAFETY: as above.
+    let transport = unsafe { transport_from(params) }?;
+    let (source, destination) = (SourceLimits::default(), DestinationLimits::default());
+    let bytes = |chosen: u64, default: usize| {
+        or_default(usize::try_from(chosen).unwrap_or(usize::MAX), default)
+    };
+    let config = TransceiverConfig {
+        rank: params.rank,
+        namespace: namespace.to_vec(),
+        cache,
+        parallel,
+        tree: tree.tree.clone(),
+        window: params.window,
+        pool,
+        source_limits: SourceLimits {
+            peers: or_default(params.max_destinations as usize, source.peers),
+            requests: or_default(params.max_requests as usize, source.requests),
+            bytes_in_flight: bytes(params.max_bytes_in_flight, source.bytes_in_flight),
+            hold_time_ns: or_default(params.max_hold_time_ns, source.hold_time_ns),
+        },
+        destination_limits: DestinationLimits {
+            connections: or_default(params.max_sources as usize, destination.connections),
+            staging_bytes: bytes(params.max_staging_bytes, destination.staging_bytes),
+        },
+        max_prefetches: or_default(params.max_prefetches as usize, 256),
+    };
+    let mut incarnation = [0u8; 16];
+    getrandom::fill(&mut incarnation)
+        .map_err(|_| (KVH_ERR_UNSUPPORTED, "the system gives no random numbers".to_owned()))?;
+    let surroundings = Surroundings {
+        incarnation: Incarnation(incarnation),
+        clock: Arc::clone(&context.clock),
+        metrics: Arc::clone(&context.metrics),
+        poison: Arc::clone(&context.poison),
+    };
+    Transceiver::start(config, transport, surroundings)
+        .map_err(|error| (kvh_status::from(&error), error.to_string()))
+}
+
+/// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
+/// tree and hub may go first. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
+/// KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
+/// started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
+///
+/// # Safety
+/// `context` and `tree` are live; `params` points at a parameter struct whose pointers are what it
+/// says; `transceiver_out` is writable; `error_out` is NULL or writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_create(
+    context: *const kvh_context_t,
+    tree: *const kvh_reuse_tree_t,
+    params: *const kvh_transceiver_params_t,
+    transceiver_out: *mut *mut kvh_transceiver_t,
+    error_out: *mut *mut kvh_error_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        guard::on_context(context, |_| {
+            let params = args::read_params(params)?;
+            let transceiver_out = args::out(transceiver_out)?;
+            let context = handle::cloned(context);
+            let transceiver = tell(create(&context, tree, &params), error_out)?;
+            transceiver_out.write(handle::give(TransceiverObject { transceiver, context }));
+            Ok(())
+        })
+    }
+}
+
+/// Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
+/// allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
+/// addresses that the endpoint may lead to; none: any. Only "http" is fetched yet. Listing an endpoint
+/// means trusting its states: a transport connects to the address that a state names, and UCX may
+/// crash on a forged one. KVH_ERR_STATE: it is on the list already.
+///
+/// # Safety
+/// `transceiver` is live; `endpoint` and `address_ranges` are as long as they say; `error_out` is
+/// NULL or writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_allow(
+    transceiver: *const kvh_transceiver_t,
+    endpoint: kvh_str_t,
+    address_ranges: *const kvh_str_t,
+    address_range_count: usize,
+    error_out: *mut *mut kvh_error_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let endpoint = args::text(endpoint)?;
+            let mut ranges = Vec::new();
+            for range in args::slice(address_ranges, address_range_count)? {
+                ranges.push(args::text(*range)?);
+            }
+            let outcome = allow(&object.transceiver, endpoint, &ranges);
+            tell(outcome, error_out)
+        })
+    }
+}
+
+fn allow(transceiver: &Transceiver, endpoint: &str, ranges: &[&str]) -> Explained<()> {
+    let endpoint = Endpoint::parse(endpoint).map_err(|error| wrong(error.to_string()))?;
+    let bounds = match ranges {
+        [] => AddressBounds::unbounded(),
+        ranges => AddressBounds::within(ranges).map_err(|error| wrong(error.to_string()))?,
+    };
+    transceiver.allow(endpoint, bounds).map_err(|error| {
+        let status = match error {
+            AllowListError::Full => KVH_ERR_LIMIT,
+            _ => KVH_ERR_STATE,
+        };
+        (status, error.to_string())
+    })
+}
+
+/// This rank's entry of the worker's state, for kvh_transceiver_set_state. Release it with
+/// kvh_buffer_release.
+///
+/// # Safety
+/// `transceiver` is live; `entry_out` is writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_rank_entry(
+    transceiver: *const kvh_transceiver_t,
+    entry_out: *mut *mut kvh_buffer_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let entry_out = args::out(entry_out)?;
+            entry_out.write(handle::give(object.transceiver.rank_entry().to_vec()));
+            Ok(())
+        })
+    }
+}
+
+/// Makes the worker's state out of the entries of all its ranks, in any order, this one's among
+/// them; the host gathers them (MPI_Allgatherv, say). A worker of one rank needs no call.
+/// KVH_ERR_INVALID_ARGUMENT: they do not make a state; *error_out, if not NULL, says why.
+///
+/// # Safety
+/// `transceiver` is live; `entries` has `entry_count` entries, each as long as it says; `error_out`
+/// is NULL or writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_set_state(
+    transceiver: *const kvh_transceiver_t,
+    entries: *const kvh_bytes_t,
+    entry_count: usize,
+    error_out: *mut *mut kvh_error_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let mut borrowed = Vec::new();
+            for entry in args::slice(entries, entry_count)? {
+                borrowed.push(args::bytes(*entry)?);
+            }
+            let outcome = object.transceiver.set_state(&borrowed);
+            tell(outcome.map_err(|error| wrong(error.to_string())), error_out)
+        })
+    }
+}
+
+/// The worker's state, for the host to serve itself. KVH_NOT_FOUND: not set yet. Release it with
+/// kvh_buffer_release.
+///
+/// # Safety
+/// `transceiver` is live; `state_out` is writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_state(
+    transceiver: *const kvh_transceiver_t,
+    state_out: *mut *mut kvh_buffer_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let state_out = args::out(state_out)?;
+            let state = object.transceiver.state().ok_or(KVH_NOT_FOUND)?;
+            state_out.write(handle::give(state.to_vec()));
+            Ok(())
+        })
+    }
+}
+
+/// Serves the worker's state over HTTP (GET /v1/data_transceiver_state) at an IP address (empty:
+/// 127.0.0.1) and port (0: any; *port_out says which). Until the state is set the answer is 503.
+/// KVH_ERR_STATE: it is served already. KVH_ERR_UNSUPPORTED: that address cannot be listened on.
+///
+/// # Safety
+/// `transceiver` is live; `address` is as long as it says; `port_out` is writable; `error_out` is
+/// NULL or writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_serve_http(
+    transceiver: *const kvh_transceiver_t,
+    address: kvh_str_t,
+    port: u16,
+    port_out: *mut u16,
+    error_out: *mut *mut kvh_error_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let address = args::text(address)?;
+            let port_out = args::out(port_out)?;
+            let served = tell(serve(&object.transceiver, address, port), error_out)?;
+            port_out.write(served.port());
+            Ok(())
+        })
+    }
+}
+
+fn serve(transceiver: &Transceiver, address: &str, port: u16) -> Explained<SocketAddr> {
+    let address = match address {
+        "" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        text => text.parse().map_err(|_| wrong("expected an IP address to listen on"))?,
+    };
+    transceiver.serve_http(SocketAddr::new(address, port)).map_err(|error| {
+        let status = match error {
+            ServeError::Already => KVH_ERR_STATE,
+            ServeError::Listen(_) => KVH_ERR_UNSUPPORTED,
+        };
+        (status, error.to_string())
+    })
+}
+
+/// What the transceiver is doing. Set status_out->struct_size first.
+///
+/// # Safety
+/// `transceiver` is live; `status_out` points at a struct as long as it says.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_status(
+    transceiver: *const kvh_transceiver_t,
+    status_out: *mut kvh_transceiver_status_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let status = object.transceiver.status();
+            let transport = match object.transceiver.transport_name() {
+                crate::transfer::loopback::NAME => c"loopback",
+                _ => c"ucx",
+            };
+            let value = kvh_transceiver_status_t {
+                struct_size: size_of::<kvh_transceiver_status_t>(),
+                transport: transport.as_ptr(),
+                sources: status.sources,
+                destinations: status.destinations,
+                requests_in_flight: status.requests_in_flight,
+                prefetches_in_flight: object.transceiver.prefetches_in_flight(),
+            };
+            args::write_struct(status_out, &value)
+        })
+    }
+}
+
+/// Which wires lead to the sources connected to, for people to read; not NUL-terminated. The length
+/// is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks for it.
+///
+/// # Safety
+/// `transceiver` is live; `buf` has room for `buf_len` bytes; `len_out` is writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_wires(
+    transceiver: *const kvh_transceiver_t,
+    buf: *mut c_char,
+    buf_len: usize,
+    len_out: *mut usize,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let wires = object.transceiver.status().wires;
+            args::copy_out(wires.as_bytes(), buf.cast(), buf_len, len_out)
+        })
+    }
+}
+
+/// Destroys the transceiver: its threads end (after a fetch of metadata that is under way, at most
+/// 5 s), prefetches that run fail with "shutdown", pins of peers' requests are released. After this
+/// call the pool is not touched any more. NULL is fine. Prefetches stay to be looked at and
+/// destroyed.
+///
+/// # Safety
+/// `transceiver` is NULL or live, and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_destroy(transceiver: *mut kvh_transceiver_t) {
+    guard::quietly(|| {
+        // SAFETY: the caller's promise.
+        let Some(object) = (unsafe { handle::take(transceiver) }) else { return };
+        if object.context.is_forked() {
+            // The threads are the parent's: waiting for them would never end.
+            object.transceiver.abandon();
+        }
+    });
+}
