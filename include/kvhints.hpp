@@ -79,6 +79,14 @@ inline Bytes as_bytes(std::string_view text) noexcept {
   return {reinterpret_cast<const std::uint8_t *>(text.data()), text.size()};
 }
 
+// A parameter or output struct, zero but for its size.
+template <typename T>
+T sized() noexcept {
+  T value{};
+  value.struct_size = sizeof(T);
+  return value;
+}
+
 namespace detail {
 
 template <typename T, void (*Destroy)(T *)>
@@ -89,14 +97,6 @@ struct Deleter {
 // Owns one handle and destroys it.
 template <typename T, void (*Destroy)(T *)>
 using Handle = std::unique_ptr<T, Deleter<T, Destroy>>;
-
-// A parameter or output struct, zero but for its size.
-template <typename T>
-T sized() noexcept {
-  T value{};
-  value.struct_size = sizeof(T);
-  return value;
-}
 
 }  // namespace detail
 
@@ -244,7 +244,7 @@ class Sequence {
  private:
   static kvh_sequence_params_t plain(std::uint32_t tokens_per_block, View<std::int32_t> tokens,
                                      std::string_view namespace_bytes) noexcept {
-    auto params = detail::sized<kvh_sequence_params_t>();
+    auto params = sized<kvh_sequence_params_t>();
     params.tokens_per_block = tokens_per_block;
     params.tokens = tokens.data();
     params.token_count = tokens.size();
@@ -280,7 +280,7 @@ enum class Policy : std::uint32_t { strict = 1, best_effort = 2 };
 class ReuseTree {
  public:
   ReuseTree(const Context &context, std::uint32_t tokens_per_block) {
-    auto params = detail::sized<kvh_reuse_tree_params_t>();
+    auto params = sized<kvh_reuse_tree_params_t>();
     params.tokens_per_block = tokens_per_block;
     params.mode = KVH_REUSE_MODE_ARBITER;
     kvh_reuse_tree_t *tree = nullptr;
@@ -308,7 +308,7 @@ class ReuseTree {
   // Pins full-window blocks; nothing if the tree does not hold what the policy asks for.
   std::optional<BlockRange> pin(const Sequence &sequence, std::size_t first_block, std::size_t block_count,
                                 Policy policy) const {
-    auto params = detail::sized<kvh_block_range_params_t>();
+    auto params = sized<kvh_block_range_params_t>();
     params.window = KVH_WINDOW_FULL;
     params.policy = static_cast<std::uint32_t>(policy);
     params.first_block = first_block;
@@ -382,7 +382,7 @@ class Plan {
   // "none" for a fetch.
   const char *refusal() const noexcept { return kvh_refusal_string(kvh_plan_reason(get())); }
   kvh_plan_fetch_t fetch() const {
-    auto fetch = detail::sized<kvh_plan_fetch_t>();
+    auto fetch = sized<kvh_plan_fetch_t>();
     check(kvh_plan_fetch(get(), &fetch));
     return fetch;
   }
@@ -403,7 +403,7 @@ class Batch {
   explicit Batch(kvh_batch_t *handle) noexcept : handle_(handle) {}
 
   void add(std::uint64_t id, std::string_view body, const Snapshot &hint, const Plan *plan) {
-    auto request = detail::sized<kvh_batch_request_t>();
+    auto request = sized<kvh_batch_request_t>();
     request.id = id;
     request.body = borrow(as_bytes(body));
     request.snapshot = hint.get();
@@ -412,7 +412,7 @@ class Batch {
   }
   std::size_t size() const noexcept { return kvh_batch_count(get()); }
   kvh_batch_request_t operator[](std::size_t index) const {
-    auto request = detail::sized<kvh_batch_request_t>();
+    auto request = sized<kvh_batch_request_t>();
     check(kvh_batch_get(get(), index, &request));
     return request;
   }
@@ -456,6 +456,108 @@ class Communicator {
 
  private:
   detail::Handle<kvh_communicator_t, kvh_communicator_destroy> handle_;
+};
+
+// A rank's side of moving blocks: serves its own tree's blocks, fetches those of others.
+class Transceiver {
+ public:
+  Transceiver(const Context &context, const ReuseTree &tree, const kvh_transceiver_params_t &params) {
+    kvh_transceiver_t *transceiver = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_create(context.get(), tree.get(), &params, &transceiver, &error), error);
+    handle_.reset(transceiver);
+  }
+
+  // The transfer's own list of endpoints, beside the binding table's; address_ranges may be empty.
+  void allow(std::string_view endpoint, const std::vector<std::string> &address_ranges) const {
+    std::vector<kvh_str_t> ranges;
+    for (const std::string &range : address_ranges) {
+      ranges.push_back(borrow(range));
+    }
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_allow(get(), borrow(endpoint), ranges.data(), ranges.size(), &error), error);
+  }
+  // What this rank adds to its worker's state.
+  Buffer rank_entry() const {
+    kvh_buffer_t *entry = nullptr;
+    check(kvh_transceiver_rank_entry(get(), &entry));
+    return Buffer(entry);
+  }
+  // The worker's state, out of the entries of all its ranks.
+  void set_state(const std::vector<std::string> &entries) const {
+    std::vector<kvh_bytes_t> views;
+    for (const std::string &entry : entries) {
+      views.push_back(borrow(as_bytes(entry)));
+    }
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_set_state(get(), views.data(), views.size(), &error), error);
+  }
+  // Serves the state over HTTP; gives the port.
+  std::uint16_t serve_http(std::string_view address, std::uint16_t port) const {
+    std::uint16_t chosen = 0;
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_serve_http(get(), borrow(address), port, &chosen, &error), error);
+    return chosen;
+  }
+  kvh_transceiver_status_t status() const {
+    auto status = sized<kvh_transceiver_status_t>();
+    check(kvh_transceiver_status(get(), &status));
+    return status;
+  }
+  // Which wires lead to the sources connected to, for people to read.
+  std::string wires() const {
+    std::size_t length = 0;
+    check(kvh_transceiver_wires(get(), nullptr, 0, &length));
+    std::string text(length, '\0');
+    check(kvh_transceiver_wires(get(), text.data(), text.size(), &length));
+    text.resize(length);
+    return text;
+  }
+  kvh_transceiver_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_transceiver_t, kvh_transceiver_destroy> handle_;
+};
+
+// One fetch. Its destination blocks are lent to the library until it is quiesced.
+class Prefetch {
+ public:
+  // Nothing when there is nothing to fetch: no named fetch, or all of it is here.
+  static std::optional<Prefetch> begin(const Transceiver &transceiver, const kvh_prefetch_params_t &params) {
+    kvh_prefetch_t *prefetch = nullptr;
+    if (check(kvh_prefetch_begin(transceiver.get(), &params, &prefetch)) != KVH_OK) {
+      return std::nullopt;
+    }
+    return Prefetch(prefetch);
+  }
+
+  bool is_over() const {
+    std::uint32_t state = 0;
+    return check(kvh_prefetch_poll(get(), &state)) == KVH_OK;
+  }
+  kvh_prefetch_outcome_t outcome() const {
+    auto outcome = sized<kvh_prefetch_outcome_t>();
+    check(kvh_prefetch_outcome(get(), &outcome));
+    return outcome;
+  }
+  kvh_prefetch_report_t report() const {
+    auto report = sized<kvh_prefetch_report_t>();
+    check(kvh_prefetch_report(get(), &report));
+    return report;
+  }
+  void cancel() const { check(kvh_prefetch_cancel(get())); }
+  bool is_quiesced() const { return check(kvh_prefetch_quiesced(get())) == KVH_OK; }
+  // How many of the destination blocks are the request's now.
+  std::size_t claim() const {
+    std::size_t count = 0;
+    return check(kvh_prefetch_claim(get(), &count)) == KVH_OK ? count : 0;
+  }
+  kvh_prefetch_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  explicit Prefetch(kvh_prefetch_t *handle) noexcept : handle_(handle) {}
+
+  detail::Handle<kvh_prefetch_t, kvh_prefetch_destroy> handle_;
 };
 
 }  // namespace kvhints
