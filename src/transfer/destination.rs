@@ -277,15 +277,15 @@ impl Destination {
         Ok(())
     }
 
-    /// A receive ended. `false` when it is none of the destination's.
+    /// A receive ended, however it ended.
     pub fn received(
         &mut self,
         now_ns: u64,
         transport: &mut dyn Transport,
         ticket: Ticket,
         result: Result<(), TransportError>,
-    ) -> bool {
-        let Some(receive) = self.receives.remove(&ticket) else { return false };
+    ) {
+        let Some(receive) = self.receives.remove(&ticket) else { return };
         let run = &receive.run;
         let verdict = match result {
             Ok(()) => self.verify(&receive),
@@ -302,7 +302,6 @@ impl Destination {
             self.spare.push(receive.staging);
         }
         self.let_in(now_ns, transport);
-        true
     }
 
     /// A connection is gone.

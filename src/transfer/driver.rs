@@ -236,10 +236,7 @@ impl Driver {
                     self.cut_off(now_ns, peer);
                 }
             }
-            // Only sends of block data are waited for; messages need no word of their end.
-            Event::Sent { ticket, result } => {
-                self.source.sent(ticket, result.is_ok());
-            }
+            Event::Sent { ticket, result } => self.source.sent(ticket, result.is_ok()),
             Event::Received { ticket, result } => {
                 self.destination.received(now_ns, transport, ticket, result);
             }

@@ -241,9 +241,9 @@ impl Source {
         }
     }
 
-    /// A send ended, however it ended. `false` when it is none of the source's.
-    pub fn sent(&mut self, ticket: Ticket, is_ok: bool) -> bool {
-        let Some(send) = self.sends.remove(&ticket) else { return false };
+    /// A send ended, however it ended. Sends of messages are not waited for.
+    pub fn sent(&mut self, ticket: Ticket, is_ok: bool) {
+        let Some(send) = self.sends.remove(&ticket) else { return };
         self.bytes_in_flight -= send.bytes;
         if let Some(record) = self.peers.get_mut(&send.peer) {
             // Saturating: the record may be younger than the send.
@@ -254,7 +254,6 @@ impl Source {
             serving.is_stopped |= !is_ok;
         }
         self.forget_if_over(send.peer, send.key);
-        true
     }
 
     /// A destination is gone: its requests end as soon as their sends have.
