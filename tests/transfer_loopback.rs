@@ -212,7 +212,8 @@ fn a_source_that_was_restarted_refuses() {
 fn states_that_do_not_fit_are_refused_before_any_contact() {
     let (source, destination) = two();
     let wanted = sequence(2, 0);
-    let changes: [(FailReason, fn(&mut WorkerState)); 5] = [
+    type Change = fn(&mut WorkerState);
+    let changes: [(FailReason, Change); 5] = [
         (FailReason::NamespaceMismatch, |state| state.namespace = b"model@8".to_vec()),
         (FailReason::LayoutMismatch, |state| state.cache.head_size += 1),
         (FailReason::LayoutMismatch, |state| state.parallel.tensor = 2),
