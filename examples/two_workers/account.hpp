@@ -39,7 +39,7 @@ class Account {
 
   // One step of a request, with the time it took.
   void step(const char *name, double microseconds, const std::string &what) const {
-    line("      %-10s %10.1f us   %s", name, microseconds, what.c_str());
+    line("      %-21s %9.1f us   %s", name, microseconds, what.c_str());
   }
 
   // The samples of a metrics text that are not zero.

@@ -233,7 +233,7 @@ class WorkerB {
     for (std::size_t at = used.size(); at < ids.size(); ++at) {
       rank_.give_back(ids[at]);
     }
-    account_.step("claim", claim_time.microseconds(), "the blocks are the request's own, and in B's tree");
+    account_.step("claim -> CONTEXT_INIT", claim_time.microseconds(), "the blocks are the request's own, and in B's tree");
     return agreed;
   }
 
@@ -261,8 +261,11 @@ class WorkerB {
       text << (outcome.kind == KVH_OUTCOME_CONTENT_MISS ? "content miss" : outcome.reason) << ": "
            << report.present << " of " << report.requested << " blocks are at A";
     }
-    account_.step("state", static_cast<double>(report.init_ns) / 1e3, "A's state, over HTTP (or known already)");
-    account_.step("fetch", microseconds, text.str());
+    account_.step("PREFETCH_INIT", static_cast<double>(report.init_ns) / 1e3,
+                  "A's state, over HTTP (or known already)");
+    account_.step("PREFETCH_IN_PROGRESS", static_cast<double>(report.in_progress_ns) / 1e3, text.str());
+    account_.step(outcome.kind == KVH_OUTCOME_DELIVERED ? "PREFETCH_COMPLETE" : "CONTEXT_INIT", microseconds,
+                  "since it began, as the executor saw it; nothing touches the memory any more");
     const std::string wires = transceiver_.wires();
     const std::string transport = transceiver_.status().transport;
     result_.transport = wires.empty() ? transport : transport + ": " + wires;
