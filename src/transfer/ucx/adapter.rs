@@ -12,7 +12,6 @@ use ucx_sys::{ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
 
 use super::connection::{Connection, State};
 use super::context::Context;
-use super::direct::{self, Place, PLACE_BYTES};
 use super::frame::{self, Direction, Header, Kind, MAX_INLINE_BYTES};
 use super::inbox::{Item, Slot};
 use super::mailbox::{Arrival, Payload};
@@ -45,8 +44,6 @@ struct Announced {
     peer: PeerId,
     payload: Payload,
     len: usize,
-    /// The number of direct data, which its sender wants to hear again.
-    sequence: u64,
 }
 
 // SAFETY: a descriptor is only passed to UCX, by whoever has the transport for itself.
@@ -64,7 +61,6 @@ pub struct UcxTransport {
     address: Vec<u8>,
     wake_event: Arc<WakeEvent>,
     max_connections: usize,
-    is_direct: bool,
     next_id: u64,
     /// A fault inside a callback: nothing works any more.
     broken: bool,
@@ -87,7 +83,6 @@ impl UcxTransport {
             address,
             wake_event,
             max_connections: options.max_connections,
-            is_direct: options.direct,
             next_id: ACCEPTING + 1,
             broken: false,
         })
@@ -170,8 +165,8 @@ impl UcxTransport {
         operation.header = header.encode();
         fill(&mut operation);
         let id = if kind == Kind::Data { DATA_ID } else { CONTROL_ID };
-        let is_left_to_ucx = matches!(kind, Kind::Message | Kind::LongHeader | Kind::Data);
-        let flags = if is_left_to_ucx { 0 } else { UCP_AM_SEND_FLAG_EAGER };
+        let must_be_whole = matches!(kind, Kind::Hello | Kind::Bye);
+        let flags = if must_be_whole { UCP_AM_SEND_FLAG_EAGER } else { 0 };
         if let Started::Ended(operation) = worker.send(endpoint, id, flags, operation) {
             self.operation_ended(*operation);
         }
@@ -240,13 +235,7 @@ impl UcxTransport {
             }
             (Kind::LongHeader, Payload::Owned(bytes)) => Slot::Ready(Item::LongHeader(bytes)),
             (Kind::Bye, _) => Slot::Ready(Item::Bye),
-            (Kind::Peek, Payload::Owned(bytes)) => Slot::Ready(Item::Peek(bytes)),
-            (Kind::Done, Payload::Owned(bytes)) => Slot::Ready(Item::Done(bytes)),
-            (Kind::Direct, Payload::Owned(runs)) => {
-                Slot::Ready(Item::Direct { header: inline, runs, sequence })
-            }
             (_, Payload::Owned(bytes)) => Slot::Ready(Item::Message(bytes)),
-            (_, Payload::Elsewhere(_)) => return,
         };
         if let Err(refused) = connection.inbox.put(sequence, slot) {
             if let (Some(descriptor), Some(worker)) =
@@ -262,10 +251,7 @@ impl UcxTransport {
     /// A hello: a connection made by the other side.
     fn greeted(&mut self, worker_id: u64, arrival: Arrival) {
         let Header { direction, sequence, .. } = arrival.header;
-        let Payload::Owned(bytes) = arrival.payload else { return };
-        let Some((place, worker_address)) = bytes.split_first_chunk::<PLACE_BYTES>() else {
-            return;
-        };
+        let Payload::Owned(worker_address) = arrival.payload else { return };
         let is_sound = worker_id == ACCEPTING
             && direction.from_connector
             && sequence == 0
@@ -275,69 +261,9 @@ impl UcxTransport {
             && !self.broken;
         let Some(worker) = self.workers.get(&worker_id).filter(|_| is_sound) else { return };
         // An address that UCX refuses cannot be answered; the other side's deadline tells it.
-        if let Ok(endpoint) = worker.connect(worker_address) {
-            let peer = self.add(Connection::new(worker_id, endpoint, direction.token, false));
-            self.peek(peer, Place::decode(place));
+        if let Ok(endpoint) = worker.connect(&worker_address) {
+            self.add(Connection::new(worker_id, endpoint, direction.token, false));
         }
-    }
-
-    /// The place to tell to a peer.
-    fn own_place(&self, connection: &Connection) -> Place {
-        if self.is_direct {
-            connection.beacon.place()
-        } else {
-            Place::NOWHERE
-        }
-    }
-
-    /// Looks for the peer's beacon, and tells what came of it.
-    fn peek(&mut self, peer: PeerId, place: Place) {
-        let Some(connection) = self.connections.get(&peer) else { return };
-        let is_found = self.is_direct && place.has(connection.outgoing.token);
-        let mut bytes = vec![u8::from(is_found)];
-        bytes.extend_from_slice(&self.own_place(connection).encode());
-        if let Some(connection) = self.connections.get_mut(&peer) {
-            connection.peer_place = is_found.then_some(place);
-        }
-        // A failure ends the connection, which is told.
-        let _ = self.send(peer, Kind::Peek, Purpose::Own, Vec::new(), |operation| {
-            operation.bytes = bytes;
-        });
-    }
-
-    /// The peer's answer to our hello, or its answer to ours.
-    fn peeked(&mut self, peer: PeerId, bytes: &[u8]) {
-        let Some(connection) = self.connections.get_mut(&peer) else { return };
-        let split = bytes.split_first_chunk::<1>();
-        let place = split.and_then(|(_, place)| <&[u8; PLACE_BYTES]>::try_from(place).ok());
-        let (Some((found, _)), Some(place), false) = (split, place, connection.peer_peeked) else {
-            return self.fail(peer, broke_rules("a strange look at memory"));
-        };
-        connection.peer_peeked = true;
-        connection.peer_reads = self.is_direct && *found == [1];
-        if connection.outgoing.from_connector {
-            self.peek(peer, Place::decode(place));
-        }
-    }
-
-    /// The peer read, or refused, direct data.
-    fn done(&mut self, peer: PeerId, bytes: &[u8]) {
-        let Some(connection) = self.connections.get_mut(&peer) else { return };
-        let ticket = <[u8; 8]>::try_from(bytes)
-            .ok()
-            .and_then(|number| connection.direct.remove(&u64::from_le_bytes(number)));
-        match ticket {
-            Some(ticket) => self.events.push_back(Event::Sent { ticket, result: Ok(()) }),
-            None => self.fail(peer, broke_rules("an answer to no data")),
-        }
-    }
-
-    /// Tells the sender of direct data that its memory is its own again.
-    fn tell_done(&mut self, peer: PeerId, sequence: u64) {
-        // A failure ends the connection, which is told.
-        let _ = self.send(peer, Kind::Done, Purpose::Own, Vec::new(), |operation| {
-            operation.bytes = sequence.to_le_bytes().to_vec();
-        });
     }
 
     /// Tells what has its turn.
@@ -358,18 +284,7 @@ impl UcxTransport {
                         return self.fail(peer, broke_rules("two headers without data between"));
                     }
                 }
-                Item::Data { header, payload, len } => {
-                    self.announce(peer, header, payload, len, 0);
-                }
-                Item::Direct { header, runs, sequence } => match direct::decode_runs(&runs) {
-                    Some((runs, len)) if connection.peer_place.is_some() => {
-                        let payload = Payload::Elsewhere(runs);
-                        self.announce(peer, header, payload, len, sequence);
-                    }
-                    _ => return self.fail(peer, broke_rules("data at no place")),
-                },
-                Item::Peek(bytes) => self.peeked(peer, &bytes),
-                Item::Done(bytes) => self.done(peer, &bytes),
+                Item::Data { header, payload, len } => self.announce(peer, header, payload, len),
                 Item::Bye => {
                     let closed = "the peer closed the connection".to_owned();
                     return self.fail(peer, TransportError::PeerGone(closed));
@@ -379,14 +294,7 @@ impl UcxTransport {
         self.fetch_offered(peer);
     }
 
-    fn announce(
-        &mut self,
-        peer: PeerId,
-        inline: Vec<u8>,
-        payload: Payload,
-        len: usize,
-        sequence: u64,
-    ) {
+    fn announce(&mut self, peer: PeerId, inline: Vec<u8>, payload: Payload, len: usize) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         let id = DataId(self.next_id + 1);
         self.next_id = id.0;
@@ -396,7 +304,7 @@ impl UcxTransport {
         let is_too_much = connection.announced_count > MAX_ANNOUNCED
             || connection.announced_bytes > MAX_ANNOUNCED_BYTES;
         let header = connection.long_header.take().unwrap_or(inline);
-        self.announced.insert(id, Announced { peer, payload, len, sequence });
+        self.announced.insert(id, Announced { peer, payload, len });
         if is_too_much {
             return self.fail(peer, broke_rules("more data announced than anybody answers"));
         }
@@ -490,12 +398,6 @@ impl UcxTransport {
         self.forget_incoming(peer);
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.state = State::Closing;
-        // First the beacon: a peer that reads on finds that it was too late.
-        connection.beacon.wipe();
-        let error = connection.cause.clone().unwrap_or(TransportError::Cancelled);
-        for (_, ticket) in connection.direct.drain() {
-            self.events.push_back(Event::Sent { ticket, result: Err(error.clone()) });
-        }
         let Some(worker) = self.workers.get(&connection.worker) else { return };
         let operation = Operation::new(peer, Purpose::Close, &worker.mailbox);
         // Whatever an ended close came to (a reset by the peer is one), the endpoint is gone.
@@ -602,11 +504,7 @@ impl Transport for UcxTransport {
     fn describe(&self, peer: PeerId) -> String {
         match self.connections.get(&peer) {
             Some(connection) if connection.state == State::Open => {
-                let wires = describe::wires(self.context.ucx(), connection.endpoint);
-                if connection.peer_place.is_some() {
-                    return format!("direct, {wires}");
-                }
-                wires
+                describe::wires(self.context.ucx(), connection.endpoint)
             }
             _ => String::new(),
         }
@@ -633,12 +531,9 @@ impl Transport for UcxTransport {
         worker.used.insert(worker_address.to_vec());
         let own_address = worker.address.clone();
         let endpoint = made.map_err(|status| self.error_of(status))?;
-        let connection = Connection::new(worker_id, endpoint, token, true);
-        let place = self.own_place(&connection).encode();
-        let peer = self.add(connection);
-        self.send(peer, Kind::Hello, Purpose::Own, Vec::new(), |operation| {
-            operation.bytes = [&place[..], &own_address].concat();
-        })?;
+        let peer = self.add(Connection::new(worker_id, endpoint, token, true));
+        let fill = |operation: &mut Operation| operation.bytes = own_address;
+        self.send(peer, Kind::Hello, Purpose::Own, Vec::new(), fill)?;
         Ok(peer)
     }
 
@@ -658,9 +553,9 @@ impl Transport for UcxTransport {
     ) -> Result<Ticket, TransportError> {
         judge_length(header.len(), "header")?;
         let total = segments.iter().try_fold(0usize, |sum, segment| sum.checked_add(segment.len));
-        let Some(total) = total.filter(|total| *total <= isize::MAX as usize) else {
+        if total.is_none_or(|total| total > isize::MAX as usize) {
             return Err(TransportError::Unavailable("segments beyond all memory".to_owned()));
-        };
+        }
         let ticket = Ticket(self.new_id());
         let inline = if header.len() <= MAX_INLINE_BYTES {
             header
@@ -669,18 +564,7 @@ impl Transport for UcxTransport {
             self.send(peer, Kind::LongHeader, Purpose::Own, Vec::new(), fill)?;
             Vec::new()
         };
-        let runs = joined(&segments);
-        let connection = self.open_connection(peer)?;
-        let is_direct = connection.peer_reads
-            && (direct::MIN_BYTES..=direct::MAX_BYTES).contains(&total)
-            && runs.len() <= direct::MAX_RUNS;
-        if is_direct {
-            connection.direct.insert(connection.next_sequence, ticket);
-            let fill = |operation: &mut Operation| operation.bytes = direct::encode_runs(&runs);
-            self.send(peer, Kind::Direct, Purpose::Own, inline, fill)?;
-            return Ok(ticket);
-        }
-        let fill = |operation: &mut Operation| operation.segments = runs;
+        let fill = |operation: &mut Operation| operation.segments = joined(&segments);
         self.send(peer, Kind::Data, Purpose::Send(ticket), inline, fill)?;
         Ok(ticket)
     }
@@ -717,19 +601,6 @@ impl Transport for UcxTransport {
             Payload::Owned(bytes) => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.data, bytes.len());
             },
-            Payload::Elsewhere(runs) => {
-                let token = connection.outgoing.token;
-                let is_good =
-                    connection.peer_place.is_some_and(|place| place.read(&runs, memory, token));
-                let result = if is_good {
-                    Ok(())
-                } else {
-                    Err(TransportError::PeerGone("the peer's memory cannot be read".to_owned()))
-                };
-                self.events.push_back(Event::Received { ticket, result });
-                self.tell_done(peer, announced.sequence);
-                return Ok(ticket);
-            }
             Payload::Refused => {}
         }
         self.events.push_back(Event::Received { ticket, result: Ok(()) });
@@ -738,9 +609,6 @@ impl Transport for UcxTransport {
 
     fn discard_data(&mut self, data: DataId) {
         let Some(announced) = self.answer(data) else { return };
-        if matches!(announced.payload, Payload::Elsewhere(_)) {
-            return self.tell_done(announced.peer, announced.sequence);
-        }
         if let Some(connection) = self.connections.get(&announced.peer) {
             self.release(connection.worker, announced.payload);
         }
@@ -751,7 +619,7 @@ impl Transport for UcxTransport {
         if connection.state != State::Open {
             return;
         }
-        let is_busy = connection.operations > 0 || !connection.direct.is_empty();
+        let is_busy = connection.operations > 0;
         connection.cause = Some(TransportError::Cancelled);
         // The caller knows already: whatever happens now, its end is not told.
         connection.is_shown = false;

@@ -1,14 +1,12 @@
 //! What the transport knows of one connection.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use ucx_sys::ucp_ep_h;
 
-use super::direct::{Beacon, Place};
 use super::frame::Direction;
 use super::inbox::Inbox;
-use crate::transfer::transport::{Ticket, TransportError};
+use crate::transfer::transport::TransportError;
 
 /// How far a connection is. It only moves down this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,16 +43,6 @@ pub(super) struct Connection {
     pub operations: usize,
     /// Why it ended: the error of operations that end because of that.
     pub cause: Option<TransportError>,
-    /// Ours, for the peer to read.
-    pub beacon: Beacon,
-    /// The peer's, once it was found there.
-    pub peer_place: Option<Place>,
-    /// Whether the peer said if it found our beacon, which it does once.
-    pub peer_peeked: bool,
-    /// Whether it did: then data can go the direct way.
-    pub peer_reads: bool,
-    /// Direct data that the peer has not answered, by its number.
-    pub direct: HashMap<u64, Ticket>,
     /// Whether the caller knows it: then its end has to be told.
     pub is_shown: bool,
 }
@@ -79,11 +67,6 @@ impl Connection {
             announced_count: 0,
             operations: 0,
             cause: None,
-            beacon: Beacon::new(token),
-            peer_place: None,
-            peer_peeked: false,
-            peer_reads: false,
-            direct: HashMap::new(),
             is_shown: is_connector,
         }
     }

@@ -31,8 +31,7 @@ pub(super) const MAX_ADDRESS_BYTES: usize = 64 << 10;
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// First of a connection: the payload is the place of a beacon, then the worker address to
-    /// answer to.
+    /// First of a connection: the payload is the worker address to answer to.
     Hello = 1,
     /// A control message.
     Message = 2,
@@ -42,12 +41,6 @@ pub(super) enum Kind {
     Data = 4,
     /// Last of a connection.
     Bye = 5,
-    /// Whether the sender can read the other's memory, and the place of its own beacon.
-    Peek = 6,
-    /// Data that the receiver reads for itself: the payload says where.
-    Direct = 7,
-    /// The direct data of that number (the payload) was read or refused.
-    Done = 8,
 }
 
 /// Names one direction of one connection, among all of a transport.
@@ -90,9 +83,6 @@ impl Header {
             3 => Kind::LongHeader,
             4 => Kind::Data,
             5 => Kind::Bye,
-            6 => Kind::Peek,
-            7 => Kind::Direct,
-            8 => Kind::Done,
             _ => return None,
         };
         let inline_bytes = u32::from_le_bytes(fixed[32..36].try_into().ok()?);
@@ -101,7 +91,7 @@ impl Header {
             && fixed[6..8] == [0, 0]
             && inline.len() <= MAX_INLINE_BYTES
             && inline.len() == inline_bytes as usize
-            && (inline.is_empty() || matches!(kind, Kind::Data | Kind::Direct));
+            && (inline.is_empty() || kind == Kind::Data);
         is_sound.then_some(Self {
             kind,
             direction: Direction {
@@ -182,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_fixed_field_is_judged() {
-        for (at, value) in [(0, 0), (3, 2), (4, 0), (4, 9), (5, 2), (6, 1), (32, 255)] {
+        for (at, value) in [(0, 0), (3, 2), (4, 0), (4, 6), (5, 2), (6, 1), (32, 255)] {
             let mut bytes = sample().encode();
             bytes[at] = value;
             assert_eq!(Header::decode(&bytes), None, "byte {at} = {value}");

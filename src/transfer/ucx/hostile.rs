@@ -4,14 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::direct::{self, Beacon, Place};
 use super::frame::{decode_address, Direction, Header, Kind};
 use super::operation::{Operation, Purpose};
 use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
 use super::{availability, UcxOptions, UcxTransport};
-use crate::transfer::transport::{
-    Event, PeerId, Segment, Transport, TransportError, MAX_MESSAGE_BYTES,
-};
+use crate::transfer::transport::{Event, PeerId, Transport, TransportError, MAX_MESSAGE_BYTES};
 
 const TOKEN: [u8; 16] = *b"sixteen bytes ok";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +25,6 @@ fn options() -> UcxOptions {
 struct Rogue {
     worker: Worker,
     endpoint: ucx_sys::ucp_ep_h,
-    beacon: Beacon,
 }
 
 impl Rogue {
@@ -37,7 +33,7 @@ impl Rogue {
         let worker = Worker::create(&context).expect("a worker");
         let address = decode_address(transport.address()).expect("a good address");
         let endpoint = worker.connect(address).expect("an endpoint");
-        Self { worker, endpoint, beacon: Beacon::new(TOKEN) }
+        Self { worker, endpoint }
     }
 
     fn send_raw(&self, id: u32, header: Vec<u8>, bytes: Vec<u8>) {
@@ -56,8 +52,8 @@ impl Rogue {
         self.send_raw(id, header.encode(), bytes);
     }
 
-    fn hello(&self, place: Place) {
-        self.send(Kind::Hello, 0, b"", [&place.encode()[..], &self.worker.address].concat());
+    fn hello(&self) {
+        self.send(Kind::Hello, 0, b"", self.worker.address.clone());
     }
 
     /// Drives both until the transport tells something.
@@ -74,7 +70,7 @@ impl Rogue {
 
     /// Greets and sends a first message, so that the transport's caller knows the connection.
     fn introduced(&self, transport: &mut UcxTransport) -> PeerId {
-        self.hello(self.beacon.place());
+        self.hello();
         self.send(Kind::Message, 1, b"", b"first".to_vec());
         match self.event(transport) {
             Event::Message { peer, bytes } => {
@@ -150,74 +146,6 @@ fn two_long_headers_end_the_connection() {
 }
 
 #[test]
-fn an_answer_to_no_data_ends_the_connection() {
-    ends_the_connection(|rogue| rogue.send(Kind::Done, 2, b"", vec![9; 8]));
-    ends_the_connection(|rogue| rogue.send(Kind::Done, 2, b"", vec![9; 3]));
-}
-
-#[test]
-fn strange_looks_at_memory_end_the_connection() {
-    ends_the_connection(|rogue| rogue.send(Kind::Peek, 2, b"", Vec::new()));
-    ends_the_connection(|rogue| {
-        rogue.send(Kind::Peek, 2, b"", vec![1; 13]);
-        rogue.send(Kind::Peek, 3, b"", vec![1; 13]);
-    });
-}
-
-#[test]
-fn direct_data_beyond_the_bounds_ends_the_connection() {
-    ends_the_connection(|rogue| rogue.send(Kind::Direct, 2, b"", vec![0xff; 16]));
-    ends_the_connection(|rogue| rogue.send(Kind::Direct, 2, b"", vec![0; 15]));
-}
-
-#[test]
-fn direct_data_without_a_beacon_ends_the_connection() {
-    with_rogue(|transport, rogue| {
-        rogue.hello(Place { process: std::process::id(), address: 4096 });
-        rogue.send(Kind::Message, 1, b"", b"first".to_vec());
-        rogue.send(Kind::Direct, 2, b"", vec![0; 16]);
-        assert!(matches!(rogue.event(transport), Event::Message { .. }));
-        assert!(matches!(rogue.event(transport), Event::PeerGone { .. }));
-    });
-}
-
-#[test]
-fn direct_data_that_cannot_be_read_is_a_failed_receive() {
-    with_rogue(|transport, rogue| {
-        rogue.introduced(transport);
-        let nowhere = [4096u64.to_le_bytes(), 20_000u64.to_le_bytes()].concat();
-        rogue.send(Kind::Direct, 2, b"what", nowhere);
-        let Event::Data { header, len, id, .. } = rogue.event(transport) else {
-            panic!("no announcement");
-        };
-        assert_eq!((&header[..], len), (&b"what"[..], 20_000));
-        let mut memory = vec![0; len];
-        let target = Segment { data: memory.as_mut_ptr(), len };
-        transport.receive_data(id, target).expect("announced");
-        assert!(matches!(rogue.event(transport), Event::Received { result: Err(_), .. }));
-    });
-}
-
-#[test]
-fn direct_data_of_a_sender_that_left_is_a_failed_receive() {
-    with_rogue(|transport, rogue| {
-        rogue.introduced(transport);
-        let bytes = vec![5u8; direct::MIN_BYTES];
-        let runs = [bytes.as_ptr().addr() as u64, bytes.len() as u64];
-        let runs: Vec<u8> = runs.iter().flat_map(|number| number.to_le_bytes()).collect();
-        rogue.send(Kind::Direct, 2, b"", runs);
-        let Event::Data { len, id, .. } = rogue.event(transport) else {
-            panic!("no announcement");
-        };
-        rogue.beacon.wipe();
-        let mut memory = vec![0; len];
-        let target = Segment { data: memory.as_mut_ptr(), len };
-        transport.receive_data(id, target).expect("announced");
-        assert!(matches!(rogue.event(transport), Event::Received { result: Err(_), .. }));
-    });
-}
-
-#[test]
 fn what_is_none_of_ours_is_dropped() {
     with_rogue(|transport, rogue| {
         rogue.send_raw(CONTROL_ID, Vec::new(), b"no header".to_vec());
@@ -230,7 +158,7 @@ fn what_is_none_of_ours_is_dropped() {
         rogue.send(Kind::Bye, 1, b"", Vec::new());
         let peer = rogue.introduced(transport);
         // A second hello with the same token changes nothing.
-        rogue.hello(rogue.beacon.place());
+        rogue.hello();
         rogue.send(Kind::Message, 2, b"", b"second".to_vec());
         match rogue.event(transport) {
             Event::Message { peer: of, bytes } => {
@@ -244,7 +172,7 @@ fn what_is_none_of_ours_is_dropped() {
 #[test]
 fn whoever_greets_and_leaves_was_never_there() {
     with_rogue(|transport, rogue| {
-        rogue.hello(Place::NOWHERE);
+        rogue.hello();
         rogue.send(Kind::Bye, 1, b"", Vec::new());
         let start = Instant::now();
         let mut was_there = false;

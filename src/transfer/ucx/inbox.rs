@@ -21,19 +21,7 @@ const MAX_WAITING_BYTES: usize = 256 << 20;
 pub(super) enum Item {
     Message(Vec<u8>),
     LongHeader(Vec<u8>),
-    Data {
-        header: Vec<u8>,
-        payload: Payload,
-        len: usize,
-    },
-    /// Direct data has its own number, by which it is answered.
-    Direct {
-        header: Vec<u8>,
-        runs: Vec<u8>,
-        sequence: u64,
-    },
-    Peek(Vec<u8>),
-    Done(Vec<u8>),
+    Data { header: Vec<u8>, payload: Payload, len: usize },
     Bye,
 }
 

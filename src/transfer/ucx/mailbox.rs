@@ -16,7 +16,6 @@ use std::sync::Arc;
 use ucx_sys::{ucp_am_recv_param_t, ucp_ep_h, ucs_status_t};
 
 use super::context::Context;
-use super::direct::{Run, MAX_RUNS_BYTES, PLACE_BYTES};
 use super::frame::{Header, Kind, MAX_ADDRESS_BYTES};
 use super::operation::Operation;
 use crate::transfer::transport::MAX_MESSAGE_BYTES;
@@ -27,8 +26,6 @@ pub(super) enum Payload {
     Owned(Vec<u8>),
     /// Left with us by UCX: whole data, or an offer to fetch it. Must be received or released.
     Descriptor { data: *mut c_void, is_offer: bool },
-    /// In the sender's memory, for us to read.
-    Elsewhere(Vec<Run>),
     /// Dropped: longer than its kind may be, or no memory for it.
     Refused,
 }
@@ -36,7 +33,7 @@ pub(super) enum Payload {
 impl Payload {
     /// Whether its bytes are still with the sender.
     pub fn is_offer(&self) -> bool {
-        matches!(self, Self::Descriptor { is_offer: true, .. } | Self::Elsewhere(_))
+        matches!(self, Self::Descriptor { is_offer: true, .. })
     }
 }
 
@@ -111,13 +108,10 @@ impl Mailbox {
             self.arrivals.borrow_mut().push(Arrival { header, payload, len });
         };
         let (longest, must_be_whole) = match header.kind {
-            Kind::Hello => (PLACE_BYTES + MAX_ADDRESS_BYTES, true),
+            Kind::Hello => (MAX_ADDRESS_BYTES, true),
             Kind::Message | Kind::LongHeader => (MAX_MESSAGE_BYTES, false),
             Kind::Data => (isize::MAX as usize, false),
             Kind::Bye => (0, true),
-            Kind::Peek => (1 + PLACE_BYTES, true),
-            Kind::Direct => (MAX_RUNS_BYTES, true),
-            Kind::Done => (8, true),
         };
         if len > longest || (is_offer && must_be_whole) {
             push(header, Payload::Refused);

@@ -1,7 +1,7 @@
 //! The UCX adapter of the transport port.
 //!
-//! What it is for: bytes between workers by the fastest wire that UCX finds (RDMA, shared memory,
-//! TCP). UCX is opened at run time; [`availability`] tells whether it is there.
+//! What it is for: bytes between workers by the fastest wire that UCX finds (RDMA, TCP). UCX is
+//! opened at run time; [`availability`] tells whether it is there.
 //!
 //! How it works: each transport has one *accepting* worker, whose address it gives away, and
 //! *connecting* workers. A connection starts with a hello that carries the connecting worker's
@@ -10,12 +10,13 @@
 //! by counting them; so a connecting worker never has two endpoints to one accepting worker, now
 //! or later, and no connection can break another.
 //!
-//! Between processes of one host the receiver reads data straight from the sender's memory
-//! ([`direct`]); UCX then carries the messages only.
+//! Everything goes through UCX, so its options say how bytes move. Between processes of one host
+//! that is TCP: UCX gives up shared memory on connections that must notice a dead peer (seen from
+//! 1.13 to 1.22).
 //!
-//! Guards: data is written here only into memory named by the caller, by this side: it
-//! is fetched, no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind
-//! into UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
+//! Guards: data is written here only into memory named by the caller, by this side: it is fetched,
+//! no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind into
+//! UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
 //!
 //! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or make
 //! this side connect to a forged address, can crash the process. Keep UCX on networks that only
@@ -28,7 +29,6 @@ mod adapter;
 mod connection;
 mod context;
 mod describe;
-mod direct;
 mod frame;
 #[cfg(test)]
 mod hostile;
@@ -50,16 +50,13 @@ use super::transport::TransportError;
 /// `UCX_*` variables.
 #[derive(Debug, Clone)]
 pub struct UcxOptions {
-    /// UCX's `TLS`: which kinds of wires, such as `tcp` or `shm`.
+    /// UCX's `TLS`: which kinds of wires, such as `tcp` or `rc`.
     pub tls: Option<String>,
     /// UCX's `NET_DEVICES`: which devices, such as `lo`. UCX listens on all that are allowed.
     pub net_devices: Option<String>,
-    /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death
-    /// (shared memory), [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
+    /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death,
+    /// [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
     pub keepalive: Duration,
-    /// Whether data between processes of one host is read by the receiver straight from the
-    /// sender's memory. Right for host memory only: turn it off where segments may lie on a device.
-    pub direct: bool,
     /// Most connections at once, both ways together.
     pub max_connections: usize,
 }
@@ -70,7 +67,6 @@ impl Default for UcxOptions {
             tls: None,
             net_devices: None,
             keepalive: Duration::from_secs(2),
-            direct: true,
             max_connections: 1024,
         }
     }
