@@ -702,7 +702,7 @@ typedef struct kvh_transceiver_params {
   uint32_t rank;
   // The hub, with KVH_TRANSPORT_LOOPBACK; else NULL.
   const kvh_loopback_t *loopback;
-  // With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp" or "shm"; empty:
+  // With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp"; empty:
   // UCX and its environment decide.
   kvh_str_t wires;
   // With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.

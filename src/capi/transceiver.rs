@@ -92,7 +92,7 @@ pub struct kvh_transceiver_params_t {
     pub rank: u32,
     /// The hub, with KVH_TRANSPORT_LOOPBACK; else NULL.
     pub loopback: *const kvh_loopback_t,
-    /// With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp" or "shm"; empty:
+    /// With KVH_TRANSPORT_UCX, which kinds of wires UCX may use, such as "tcp"; empty:
     /// UCX and its environment decide.
     pub wires: kvh_str_t,
     /// With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.
