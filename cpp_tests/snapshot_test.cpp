@@ -99,8 +99,8 @@ TEST_F(SnapshotTest, PastTheLastActionIsNotFound) {
   action.json.len = 99;
   kvh_snapshot_t *one = nullptr;
   for (size_t index : {size_t{2}, SIZE_MAX}) {
-    EXPECT_EQ(kvh_snapshot_action(snapshot_.get(), index, &action), KVH_NOT_FOUND);
-    EXPECT_EQ(kvh_snapshot_one_action(snapshot_.get(), index, &one), KVH_NOT_FOUND);
+    EXPECT_EQ(kvh_snapshot_action(snapshot_.get(), index, &action), KVH_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(kvh_snapshot_one_action(snapshot_.get(), index, &one), KVH_ERR_INVALID_ARGUMENT);
   }
   EXPECT_EQ(action.json.len, 99u);
   EXPECT_EQ(one, nullptr);

@@ -928,15 +928,15 @@ kvh_str_t kvh_snapshot_message_id(const kvh_snapshot_t *snapshot);
 // How many actions there are; 0 for NULL.
 size_t kvh_snapshot_action_count(const kvh_snapshot_t *snapshot);
 
-// The action at index, from 0 on. KVH_NOT_FOUND past the last one.
+// The action at index, from 0 on. KVH_ERR_INVALID_ARGUMENT: there are not so many actions.
 KVH_MUST_USE
 kvh_status_t kvh_snapshot_action(const kvh_snapshot_t *snapshot,
                                  size_t index,
                                  kvh_action_t *action_out);
 
 // A new snapshot of the same envelope with the action at index alone, everything else and the
-// order of members as they were. Release it with kvh_snapshot_release. KVH_NOT_FOUND past the last
-// action.
+// order of members as they were. Release it with kvh_snapshot_release. KVH_ERR_INVALID_ARGUMENT:
+// there are not so many actions.
 KVH_MUST_USE
 kvh_status_t kvh_snapshot_one_action(const kvh_snapshot_t *snapshot,
                                      size_t index,

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn kvh_snapshot_action_count(snapshot: *const kvh_snapshot
     unsafe { handle::get(snapshot) }.map_or(0, SnapshotData::action_count)
 }
 
-/// The action at index, from 0 on. KVH_NOT_FOUND past the last one.
+/// The action at index, from 0 on. KVH_ERR_INVALID_ARGUMENT: there are not so many actions.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot that is held; `action_out` is writable.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn kvh_snapshot_action(
     let call = |snapshot: &SnapshotData| {
         // SAFETY: the caller's promise.
         let action_out = unsafe { args::out(action_out) }?;
-        let action = snapshot.action_bytes(index).ok_or(KVH_NOT_FOUND)?;
+        let action = snapshot.action_bytes(index).ok_or(KVH_ERR_INVALID_ARGUMENT)?;
         action_out.write(kvh_action_t {
             id: kvh_str_t::borrow_bytes(action.id),
             r#type: kvh_str_t::borrow_bytes(action.action_type),
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn kvh_snapshot_action(
 }
 
 /// A new snapshot of the same envelope with the action at index alone, everything else and the
-/// order of members as they were. Release it with kvh_snapshot_release. KVH_NOT_FOUND past the last
-/// action.
+/// order of members as they were. Release it with kvh_snapshot_release. KVH_ERR_INVALID_ARGUMENT:
+/// there are not so many actions.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot that is held; `envelope_out` is writable.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn kvh_snapshot_one_action(
     let call = |snapshot: &SnapshotData| {
         // SAFETY: the caller's promise.
         let envelope_out = unsafe { args::out(envelope_out) }?;
-        let envelope = snapshot.one_action(index)?.ok_or(KVH_NOT_FOUND)?;
+        let envelope = snapshot.one_action(index)?.ok_or(KVH_ERR_INVALID_ARGUMENT)?;
         envelope_out.write(handle::share(envelope));
         Ok(())
     };
