@@ -98,19 +98,34 @@ struct Deleter {
 template <typename T, void (*Destroy)(T *)>
 using Handle = std::unique_ptr<T, Deleter<T, Destroy>>;
 
+// A text that may grow between the call that tells its length and the one that fills it.
+template <typename Fill>
+std::string growing_text(Fill fill) {
+  std::string text;
+  std::size_t length = 0;
+  kvh_status_t status = check(fill(nullptr, 0, &length));
+  do {
+    text.resize(length + 64);
+    status = fill(text.data(), text.size(), &length);
+  } while (status == KVH_ERR_TOO_SMALL);
+  check(status);
+  text.resize(length);
+  return text;
+}
+
 }  // namespace detail
 
 // How a request came in: over HTTP, where hints count only if trusted, or from this process.
-enum class Ingress : std::int32_t { http = 1, trusted = 2 };
+enum class Ingress : std::int32_t { http = KVH_INGRESS_HTTP, trusted = KVH_INGRESS_TRUSTED };
 
 // What admission said of a hint. Anything but `admitted` means: go on without it.
 enum class Verdict : std::int32_t {
-  admitted = 0,
-  absent = 1,
-  untrusted = 2,
-  unknown_version = 3,
-  oversized = 4,
-  malformed = 5,
+  admitted = KVH_VERDICT_ADMITTED,
+  absent = KVH_VERDICT_ABSENT,
+  untrusted = KVH_VERDICT_UNTRUSTED,
+  unknown_version = KVH_VERDICT_UNKNOWN_VERSION,
+  oversized = KVH_VERDICT_OVERSIZED,
+  malformed = KVH_VERDICT_MALFORMED,
 };
 
 // Bytes made by the library.
@@ -191,18 +206,9 @@ class Context {
 
   // Prometheus text.
   std::string metrics() const {
-    std::string text;
-    std::size_t length = 0;
-    check(kvh_context_metrics(get(), nullptr, 0, &length));
-    for (;;) {
-      text.resize(length + 64);  // numbers may have grown since the length was told
-      const kvh_status_t status = kvh_context_metrics(get(), text.data(), text.size(), &length);
-      if (status != KVH_ERR_TOO_SMALL) {
-        check(status);
-        text.resize(length);
-        return text;
-      }
-    }
+    return detail::growing_text([this](char *buf, std::size_t buf_len, std::size_t *length) {
+      return kvh_context_metrics(get(), buf, buf_len, length);
+    });
   }
 
   kvh_context_t *get() const noexcept { return handle_.get(); }
@@ -274,7 +280,7 @@ class BlockRange {
 };
 
 // Which policy a range is pinned or fetched with: all of it, or the longest prefix there is.
-enum class Policy : std::uint32_t { strict = 1, best_effort = 2 };
+enum class Policy : std::uint32_t { strict = KVH_RANGE_STRICT, best_effort = KVH_RANGE_BEST_EFFORT };
 
 // Which blocks this worker holds, by content. The host decides what to evict.
 class ReuseTree {
@@ -506,12 +512,9 @@ class Transceiver {
   }
   // Which wires lead to the sources connected to, for people to read.
   std::string wires() const {
-    std::size_t length = 0;
-    check(kvh_transceiver_wires(get(), nullptr, 0, &length));
-    std::string text(length, '\0');
-    check(kvh_transceiver_wires(get(), text.data(), text.size(), &length));
-    text.resize(length);
-    return text;
+    return detail::growing_text([this](char *buf, std::size_t buf_len, std::size_t *length) {
+      return kvh_transceiver_wires(get(), buf, buf_len, length);
+    });
   }
   kvh_transceiver_t *get() const noexcept { return handle_.get(); }
 
@@ -522,11 +525,16 @@ class Transceiver {
 // One fetch. Its destination blocks are lent to the library until it is quiesced.
 class Prefetch {
  public:
-  // Nothing when there is nothing to fetch: no named fetch, or all of it is here.
+  // Nothing when there is nothing to fetch: no named fetch, or all of it is here. Throws with KVH_BUSY
+  // when a block still belongs to another prefetch.
   static std::optional<Prefetch> begin(const Transceiver &transceiver, const kvh_prefetch_params_t &params) {
     kvh_prefetch_t *prefetch = nullptr;
-    if (check(kvh_prefetch_begin(transceiver.get(), &params, &prefetch)) != KVH_OK) {
+    const kvh_status_t status = check(kvh_prefetch_begin(transceiver.get(), &params, &prefetch));
+    if (status == KVH_NOT_FOUND) {
       return std::nullopt;
+    }
+    if (status != KVH_OK) {
+      throw Error(status, kvh_status_string(status));
     }
     return Prefetch(prefetch);
   }
@@ -535,9 +543,12 @@ class Prefetch {
     std::uint32_t state = 0;
     return check(kvh_prefetch_poll(get(), &state)) == KVH_OK;
   }
-  kvh_prefetch_outcome_t outcome() const {
+  // Nothing while it is not over.
+  std::optional<kvh_prefetch_outcome_t> outcome() const {
     auto outcome = sized<kvh_prefetch_outcome_t>();
-    check(kvh_prefetch_outcome(get(), &outcome));
+    if (check(kvh_prefetch_outcome(get(), &outcome)) == KVH_IN_PROGRESS) {
+      return std::nullopt;
+    }
     return outcome;
   }
   kvh_prefetch_report_t report() const {

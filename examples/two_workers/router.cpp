@@ -45,15 +45,16 @@ class Router {
       throw std::runtime_error("worker A announced no block of the conversation to be continued");
     }
     write("continue", envelope("msg-1", endpoint_, boat));
-    write("malformed", envelope("msg-2", endpoint_, boat).substr(0, 300));
+    const auto bridge = prefix_on_a("bridge");
+    write("malformed", envelope("msg-2", endpoint_, bridge).substr(0, 300));
     std::vector<std::uint64_t> too_many;
     for (std::uint64_t hash = 0; hash < 4000; ++hash) {
       too_many.push_back(model::mix(hash));
     }
     write("oversized", envelope("msg-3", endpoint_, too_many));
-    write("untrusted", envelope("msg-4", endpoint_, boat));
-    write("unlisted", envelope("msg-5", "http://127.0.0.2:1/v1/data_transceiver_state", boat));
-    write("lora", envelope("msg-6", endpoint_, boat));
+    write("untrusted", envelope("msg-4", endpoint_, bridge));
+    write("unlisted", envelope("msg-5", "http://127.0.0.2:1/v1/data_transceiver_state", bridge));
+    write("lora", envelope("msg-6", endpoint_, bridge));
     write("evicted", envelope("msg-7", endpoint_, prefix_on_a("oven")));
   }
 

@@ -133,7 +133,7 @@ class WorkerB {
     const Stopwatch broadcast_time;
     const kvhints::Batch received = communicator_.broadcast(std::move(batch));
     account_.step("broadcast", broadcast_time.microseconds(),
-                  std::to_string(body.size()) + " bytes of request and the decision, to every rank");
+                  std::to_string(body.size()) + " bytes of request and the decision, to every rank (waiting included)");
 
     const kvh_batch_request_t mine = received[0];
     // With an adapter the same tokens mean other KV: nothing of the plain ones matches.
@@ -187,6 +187,9 @@ class WorkerB {
   std::size_t fetch(const kvh_plan_t *plan, const std::vector<std::int32_t> &tokens, std::size_t local) {
     auto planned = kvhints::sized<kvh_plan_fetch_t>();
     kvhints::check(kvh_plan_fetch(plan, &planned));
+    if (planned.block_count <= local) {
+      return local;  // all that the hint names is here already
+    }
     const kvhints::Sequence sequence = executor::Rank::sequence(tokens);
     const std::vector<std::int32_t> ids = rank_.allocate(planned.block_count - local);
     auto params = kvhints::sized<kvh_prefetch_params_t>();
@@ -206,7 +209,7 @@ class WorkerB {
     while (!prefetch->is_over() || !prefetch->is_quiesced()) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    const kvh_prefetch_outcome_t outcome = prefetch->outcome();
+    const kvh_prefetch_outcome_t outcome = prefetch->outcome().value();
     const double microseconds = time.microseconds();
 
     // What every rank has, the request has.
@@ -252,11 +255,12 @@ class WorkerB {
       result_.blocks_skipped += report.skipped_local;
       result_.bytes_fetched += bytes;
       result_.fetch_seconds += slowest;
-      char speed[64];
-      std::snprintf(speed, sizeof speed, "%.2f MB at %.2f GB/s", static_cast<double>(bytes) / 1e6,
+      char speed[96];
+      std::snprintf(speed, sizeof speed, "%.2f MB in %.1f ms on the slowest rank, %.2f GB/s",
+                    static_cast<double>(bytes) / 1e6, slowest * 1e3,
                     slowest > 0 ? static_cast<double>(bytes) / slowest / 1e9 : 0.0);
       text << "delivered: " << report.moved << " blocks moved on each rank, " << report.skipped_local
-           << " skipped (here already), " << speed;
+           << " skipped (here already); " << speed;
     } else {
       text << (outcome.kind == KVH_OUTCOME_CONTENT_MISS ? "content miss" : outcome.reason) << ": "
            << report.present << " of " << report.requested << " blocks are at A";
@@ -310,9 +314,8 @@ class WorkerB {
     const Stopwatch time;
     const std::vector<std::int32_t> computed = rank_.prefill(tokens, from, adapter);
     account_.step("prefill", time.microseconds(),
-                  std::to_string(computed.size()) + " blocks computed here, after " + std::to_string(from) + " reused");
-    if (mpi_.rank() != 0) {
-    } else if (reason_.empty()) {
+                  std::to_string(computed.size()) + " whole blocks computed here, after " + std::to_string(from) + " reused");
+    if (reason_.empty()) {
       account_.line("      -> served with A's blocks\n");
     } else {
       ++result_.fallbacks[reason_];
