@@ -41,6 +41,12 @@
 // change gets a new SONAME instead.
 #define KVH_ABI_VERSION 1
 
+// expiry: a hint must say when it expires.
+#define KVH_EXPIRY_REQUIRED 0
+
+// expiry: a hint that does not say so never expires.
+#define KVH_EXPIRY_OPTIONAL 1
+
 // trust_http_hints: on only if the environment variable TRTLLM_TRUST_KV_HINTS is exactly "1" when
 // the context is created.
 #define KVH_TRUST_FROM_ENVIRONMENT 0
@@ -69,7 +75,7 @@
 // verdict: not a well-formed envelope.
 #define KVH_VERDICT_MALFORMED 5
 
-// ingress: over HTTP; counts only where the context trusts it.
+// ingress: over HTTP; counts only where the context trusts it, or its key ring the signature.
 #define KVH_INGRESS_HTTP 1
 
 // ingress: from code in this process.
@@ -357,6 +363,12 @@ typedef struct kvh_context kvh_context_t;
 // Never holds contents of a hint.
 typedef struct kvh_error kvh_error_t;
 
+// Named keys for signed hints. A context that has a ring trusts a hint over HTTP only if the hint's
+// "auth" is a signature by one of the ring's keys. Every call may be made from any thread, also
+// while hints are judged: add a key before its first signer uses it, remove it when its last hint
+// has expired. Several contexts may share a ring; it is kept as long as one of them is there.
+typedef struct kvh_key_ring kvh_key_ring_t;
+
 // Ranks inside one process, each used by a thread of its own.
 typedef struct kvh_local_group kvh_local_group_t;
 
@@ -420,6 +432,36 @@ typedef struct kvh_bytes {
   size_t len;
 } kvh_bytes_t;
 
+// What a ring asks of signed hints beyond a good code. Zero fields mean default.
+typedef struct kvh_key_ring_params {
+  // sizeof(kvh_key_ring_params_t).
+  size_t struct_size;
+  // The "aud" that hints must name, at most 256 bytes; empty: any or none.
+  kvh_str_t audience;
+  // KVH_EXPIRY_*.
+  uint32_t expiry;
+  // How often one signed hint is admitted before it expires; 0: any number of times. Needs
+  // KVH_EXPIRY_REQUIRED.
+  uint32_t admissions_max;
+  // How many hints are remembered for that, at most 16,777,216; 0: 65,536. When so many have not
+  // expired, further ones are not trusted.
+  size_t replay_entries_max;
+} kvh_key_ring_params_t;
+
+// What a signature says.
+typedef struct kvh_signing_params {
+  // sizeof(kvh_signing_params_t).
+  size_t struct_size;
+  // The key to sign with.
+  kvh_str_t key_id;
+  // When the hint expires, seconds since 1970-01-01 UTC; 0: never, if the ring allows it.
+  uint64_t expiry_unix_seconds;
+  // For whom the hint is, at most 256 bytes; empty: not said.
+  kvh_str_t audience;
+  // What makes two signatures of one envelope differ, at most 256 bytes; empty: not said.
+  kvh_str_t nonce;
+} kvh_signing_params_t;
+
 // Reads a clock; called from any thread, must not block and must not throw.
 typedef uint64_t (*kvh_clock_fn)(void *user_data);
 
@@ -445,6 +487,9 @@ typedef struct kvh_context_params {
   kvh_destroy_fn clock_destroy;
   // Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
   size_t body_max_bytes;
+  // Trusts hints that come over HTTP by their signatures; trust_http_hints says nothing then. The
+  // context holds a reference of its own. NULL: there are no signed hints.
+  const kvh_key_ring_t *key_ring;
 } kvh_context_params_t;
 
 // One action of a snapshot: its strings unescaped, its payload and itself as canonical JSON. Valid
@@ -883,6 +928,40 @@ kvh_bytes_t kvh_buffer_bytes(const kvh_buffer_t *buffer);
 
 // Gives the buffer back. NULL is fine.
 void kvh_buffer_release(kvh_buffer_t *buffer);
+
+// Creates a ring without keys: nothing is trusted. Destroy it with kvh_key_ring_destroy.
+// KVH_ERR_INVALID_ARGUMENT: a value out of range; error_out, unless NULL, then says which.
+KVH_MUST_USE
+kvh_status_t kvh_key_ring_create(const kvh_key_ring_params_t *params,
+                                 kvh_key_ring_t **ring_out,
+                                 kvh_error_t **error_out);
+
+// Adds an HMAC-SHA-256 key: an id of 1 to 128 bytes and a secret of 32 to 1,024 bytes, which the
+// ring does not keep. KVH_ERR_STATE: there is a key of that id. KVH_ERR_LIMIT: there are 64 keys.
+// error_out, unless NULL, says what was wrong.
+KVH_MUST_USE
+kvh_status_t kvh_key_ring_add(const kvh_key_ring_t *ring,
+                              kvh_str_t key_id,
+                              kvh_bytes_t secret,
+                              kvh_error_t **error_out);
+
+// Removes a key; hints signed with it are not trusted any more. KVH_NOT_FOUND: there is none of
+// that id.
+KVH_MUST_USE kvh_status_t kvh_key_ring_remove(const kvh_key_ring_t *ring, kvh_str_t key_id);
+
+// Signs an envelope: *json_out gets its canonical JSON with an "auth" at the end, to be sent as it
+// is; release it with kvh_buffer_release. KVH_NOT_FOUND: no such key. KVH_ERR_STATE: the envelope
+// has an "auth". KVH_ERR_LIMIT: longer than 65,536 bytes with it. error_out, unless NULL, says what
+// was wrong.
+KVH_MUST_USE
+kvh_status_t kvh_key_ring_sign(const kvh_key_ring_t *ring,
+                               const kvh_snapshot_t *envelope,
+                               const kvh_signing_params_t *params,
+                               kvh_buffer_t **json_out,
+                               kvh_error_t **error_out);
+
+// Destroys the ring. NULL is fine. Contexts that have it go on with it.
+void kvh_key_ring_destroy(kvh_key_ring_t *ring);
 
 // Creates a context. NULL params mean all defaults. Destroy it with kvh_context_destroy.
 // KVH_ERR_INVALID_ARGUMENT: an unknown value, or one clock without the other.

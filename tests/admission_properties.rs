@@ -285,7 +285,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             Outcome::Admitted(String::from_utf8(snapshot.json().to_vec()).expect("UTF-8"))
         }
         Verdict::Absent => Outcome::Absent,
-        Verdict::Untrusted => Outcome::Untrusted,
+        Verdict::Untrusted | Verdict::BadlySigned(_) => Outcome::Untrusted,
         Verdict::UnknownVersion => Outcome::UnknownVersion,
         Verdict::Oversized => Outcome::Oversized,
         Verdict::Malformed => Outcome::Malformed,

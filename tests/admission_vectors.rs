@@ -51,7 +51,7 @@ fn word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Admitted(_) => "admitted",
         Verdict::Absent => "absent",
-        Verdict::Untrusted => "untrusted",
+        Verdict::Untrusted | Verdict::BadlySigned(_) => "untrusted",
         Verdict::UnknownVersion => "unknown_version",
         Verdict::Oversized => "oversized",
         Verdict::Malformed => "malformed",

@@ -10,7 +10,7 @@ use super::handle;
 use super::snapshot::kvh_snapshot_t;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
-use crate::hint::{admit, admit_body, admit_msgpack, BodyError, Ingress, Verdict};
+use crate::hint::{admit, admit_body, admit_msgpack, BodyError, Ingress, Verdict, Verifier};
 
 /// verdict: a hint; there is a snapshot.
 pub const KVH_VERDICT_ADMITTED: i32 = 0;
@@ -25,15 +25,19 @@ pub const KVH_VERDICT_OVERSIZED: i32 = 4;
 /// verdict: not a well-formed envelope.
 pub const KVH_VERDICT_MALFORMED: i32 = 5;
 
-/// ingress: over HTTP; counts only where the context trusts it.
+/// ingress: over HTTP; counts only where the context trusts it, or its key ring the signature.
 pub const KVH_INGRESS_HTTP: i32 = 1;
 /// ingress: from code in this process.
 pub const KVH_INGRESS_TRUSTED: i32 = 2;
 
-fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress, kvh_status> {
-    match ingress {
-        KVH_INGRESS_HTTP => Ok(Ingress::Http { trusted: context.http_trusted }),
-        KVH_INGRESS_TRUSTED => Ok(Ingress::InProcess),
+fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress<'_>, kvh_status> {
+    match (ingress, &context.key_ring) {
+        (KVH_INGRESS_HTTP, None) => Ok(Ingress::Http { trusted: context.http_trusted }),
+        (KVH_INGRESS_HTTP, Some(ring)) => Ok(Ingress::HttpSigned(Verifier {
+            ring: ring.usable()?,
+            now_unix_seconds: context.clock.unix_seconds(),
+        })),
+        (KVH_INGRESS_TRUSTED, _) => Ok(Ingress::InProcess),
         _ => Err(KVH_ERR_INVALID_ARGUMENT),
     }
 }
@@ -44,6 +48,11 @@ fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
         Verdict::Admitted(_) => KVH_VERDICT_ADMITTED,
         Verdict::Absent => KVH_VERDICT_ABSENT,
         Verdict::Untrusted => KVH_VERDICT_UNTRUSTED,
+        Verdict::BadlySigned(fault) => {
+            // The label values stand in the order of the faults.
+            context.metrics.signatures_refused.add(fault as usize, 1);
+            KVH_VERDICT_UNTRUSTED
+        }
         Verdict::UnknownVersion => KVH_VERDICT_UNKNOWN_VERSION,
         Verdict::Oversized => KVH_VERDICT_OVERSIZED,
         Verdict::Malformed => KVH_VERDICT_MALFORMED,

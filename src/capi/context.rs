@@ -1,12 +1,14 @@
 //! `kvh_context_t`: configuration, metrics and clock that the other objects share.
 
 use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use super::args::{self, Params};
 use super::fork::ForkMark;
 use super::guard;
 use super::handle::{self, Handle, Shared};
+use super::key_ring::{kvh_key_ring_t, KeyRingObject};
 use super::scratch_pool::ScratchPool;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
@@ -20,8 +22,10 @@ const TRUST_VARIABLE: &str = "TRTLLM_TRUST_KV_HINTS";
 
 /// What the library shares between the objects of one context.
 pub struct Context {
-    /// Whether hints that came over HTTP are trusted.
+    /// Whether hints that came over HTTP are trusted, where there is no key ring.
     pub(crate) http_trusted: bool,
+    /// Decides instead of the switch.
+    pub(crate) key_ring: Option<Arc<KeyRingObject>>,
     /// Longest HTTP request body that is looked at.
     pub(crate) body_max_bytes: usize,
     pub(crate) scratch: ScratchPool,
@@ -90,11 +94,14 @@ pub struct kvh_context_params_t {
     pub clock_destroy: kvh_destroy_fn,
     /// Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
     pub body_max_bytes: usize,
+    /// Trusts hints that come over HTTP by their signatures; trust_http_hints says nothing then. The
+    /// context holds a reference of its own. NULL: there are no signed hints.
+    pub key_ring: *const kvh_key_ring_t,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and optional functions.
 unsafe impl Params for kvh_context_params_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, key_ring);
 }
 
 /// User data of a callback, destroyed exactly once.
@@ -163,7 +170,8 @@ fn http_trusted(params: &kvh_context_params_t) -> Result<bool, kvh_status> {
 /// KVH_ERR_INVALID_ARGUMENT: an unknown value, or one clock without the other.
 ///
 /// # Safety
-/// `params` is NULL or points at a parameter struct; `context_out` at a writable pointer.
+/// `params` is NULL or points at a parameter struct whose `key_ring` is NULL or held; `context_out`
+/// at a writable pointer.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvh_context_create(
@@ -188,6 +196,9 @@ pub unsafe extern "C" fn kvh_context_create(
         }
         let context = Context {
             http_trusted: http_trusted(&chosen)?,
+            // SAFETY: the caller's promise that it is NULL or a ring that is held.
+            key_ring: (!chosen.key_ring.is_null())
+                .then(|| unsafe { handle::cloned(chosen.key_ring) }),
             body_max_bytes: match chosen.body_max_bytes {
                 0 => BODY_MAX_BYTES,
                 chosen => chosen,

@@ -16,6 +16,14 @@ impl<T> Guarded<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { poison: Poison::default(), value }
     }
+
+    /// The value, for a call on another object, whose guard covers both.
+    pub(crate) fn usable(&self) -> Result<&T, kvh_status> {
+        if self.poison.is_set() {
+            return Err(kvh_status::KVH_ERR_POISONED);
+        }
+        Ok(&self.value)
+    }
 }
 
 /// The value of an object that is used in a call on another one, whose guard covers both.
@@ -26,11 +34,7 @@ pub(crate) unsafe fn get<'a, T: 'a, H: Handle<Object = Guarded<T>>>(
     handle: *const H,
 ) -> Result<&'a T, kvh_status> {
     // SAFETY: the caller's promise.
-    let object = unsafe { handle::get(handle) }?;
-    if object.poison.is_set() {
-        return Err(kvh_status::KVH_ERR_POISONED);
-    }
-    Ok(&object.value)
+    unsafe { handle::get(handle) }?.usable()
 }
 
 /// A call that reads the object; a panic in it poisons the object.

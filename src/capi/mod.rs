@@ -27,6 +27,8 @@ pub mod error;
 
 pub mod buffer;
 
+pub mod key_ring;
+
 pub mod context;
 
 pub mod snapshot;

@@ -11,24 +11,27 @@ use super::limits::RAW_MAX_BYTES;
 use super::msgpack::{self, Decoded};
 use super::scan::{runs, scan, ScanError};
 use super::scratch::Scratch;
+use super::signature::{SignatureFault, Verifier};
 use super::snapshot::Snapshot;
 
 /// Where a hint came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ingress {
+#[derive(Debug, Clone, Copy)]
+pub enum Ingress<'r> {
     /// Over HTTP, where hints count only if the host trusts them.
     Http {
         /// Whether it does.
         trusted: bool,
     },
+    /// Over HTTP, where hints count only if a holder of a key signed them.
+    HttpSigned(Verifier<'r>),
     /// From code in this process.
     InProcess,
 }
 
-impl Ingress {
-    /// Whether hints that come in there count.
+impl Ingress<'_> {
+    /// Whether hints that come in there count, whatever they say.
     pub fn is_trusted(self) -> bool {
-        self != Ingress::Http { trusted: false }
+        matches!(self, Ingress::Http { trusted: true } | Ingress::InProcess)
     }
 }
 
@@ -41,6 +44,8 @@ pub enum Verdict {
     Absent,
     /// Hints that come in there are not trusted.
     Untrusted,
+    /// The same, because its signature does not hold.
+    BadlySigned(SignatureFault),
     /// A version whose inside is not interpreted.
     UnknownVersion,
     /// Too long, raw or in canonical form.
@@ -72,41 +77,74 @@ impl From<Fault> for Verdict {
 /// Judges the raw JSON bytes of one hint.
 pub fn admit(
     raw: &[u8],
-    ingress: Ingress,
+    ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<Verdict, TryReserveError> {
     if is_absent(raw) {
         return Ok(Verdict::Absent);
     }
-    if !ingress.is_trusted() {
-        return Ok(Verdict::Untrusted);
+    match ingress {
+        Ingress::Http { trusted: false } => Ok(Verdict::Untrusted),
+        Ingress::HttpSigned(verifier) => judge_signed(raw, verifier, scratch),
+        _ if raw.len() > RAW_MAX_BYTES => Ok(Verdict::Oversized),
+        Ingress::Http { trusted: true } | Ingress::InProcess => judge_text(raw, scratch),
     }
-    if raw.len() > RAW_MAX_BYTES {
-        return Ok(Verdict::Oversized);
-    }
-    judge_text(raw, scratch)
 }
 
-/// Judges one MessagePack value by the same table.
+/// Judges one MessagePack value by the same table. What is signed is its canonical JSON, so that a
+/// signature survives as far as number texts do; one that is too long for a canonical form cannot
+/// be checked.
 pub fn admit_msgpack(
     raw: &[u8],
-    ingress: Ingress,
+    ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<Verdict, TryReserveError> {
     if raw.is_empty() || raw == [msgpack::NIL] {
         return Ok(Verdict::Absent);
     }
-    if !ingress.is_trusted() {
-        return Ok(Verdict::Untrusted);
-    }
+    let verifier = match ingress {
+        Ingress::Http { trusted: false } => return Ok(Verdict::Untrusted),
+        Ingress::Http { trusted: true } | Ingress::InProcess => None,
+        Ingress::HttpSigned(verifier) => Some(verifier),
+    };
     if raw.len() > RAW_MAX_BYTES {
-        return Ok(Verdict::Oversized);
+        return Ok(match verifier {
+            Some(_) => Verdict::BadlySigned(SignatureFault::TooLong),
+            None => Verdict::Oversized,
+        });
     }
-    match msgpack::decode(raw, &mut scratch.slots)? {
-        Decoded::Text(json) => judge_text(&json, scratch),
-        Decoded::TooLong(version) => Ok(version.judged().err().unwrap_or(Fault::Oversized).into()),
-        Decoded::Malformed => Ok(Verdict::Malformed),
+    let decoded = msgpack::decode(raw, &mut scratch.slots)?;
+    match (decoded, verifier) {
+        (Decoded::Text(json), Some(verifier)) => judge_signed(&json, verifier, scratch),
+        (Decoded::TooLong(_), Some(_)) => Ok(Verdict::BadlySigned(SignatureFault::TooLong)),
+        (Decoded::Malformed, Some(_)) => Ok(Verdict::BadlySigned(SignatureFault::NotJson)),
+        (Decoded::Text(json), None) => judge_text(&json, scratch),
+        (Decoded::TooLong(version), None) => {
+            Ok(version.judged().err().unwrap_or(Fault::Oversized).into())
+        }
+        (Decoded::Malformed, None) => Ok(Verdict::Malformed),
     }
+}
+
+/// Row 2 where keys decide; the table from row 6 on for what is authentic, since that is one JSON
+/// object of no more than the raw limit.
+fn judge_signed(
+    raw: &[u8],
+    verifier: Verifier<'_>,
+    scratch: &mut Scratch,
+) -> Result<Verdict, TryReserveError> {
+    let authentic = match verifier.authentic(raw, &mut scratch.stack)? {
+        Ok(authentic) => authentic,
+        Err(fault) => return Ok(Verdict::BadlySigned(fault)),
+    };
+    let verdict = judge_text(raw, scratch)?;
+    // Only what is admitted counts as an admission.
+    if let Verdict::Admitted(_) = verdict {
+        if let Err(fault) = verifier.admit_once(&authentic) {
+            return Ok(Verdict::BadlySigned(fault));
+        }
+    }
+    Ok(verdict)
 }
 
 /// Rows 4 to 12.

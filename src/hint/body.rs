@@ -51,7 +51,7 @@ pub struct SplitBody {
 pub fn admit_body(
     body: &[u8],
     max_bytes: usize,
-    ingress: Ingress,
+    ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<SplitBody, BodyError> {
     if body.len() > max_bytes {

@@ -14,6 +14,7 @@
 //! | [`judge`] | what the events say of an envelope of version 0.1 |
 //! | [`canonical`], [`names`] | the canonical form; names that occur twice |
 //! | [`snapshot`] | the admitted hint |
+//! | [`signature`] | key rings: which hints over HTTP are trusted, where keys decide |
 //! | [`msgpack`], [`body`] | the other forms in which hints come in and go out |
 //!
 //! Pure: trust, seeds and scratch memory come in as values.
@@ -27,9 +28,11 @@ mod msgpack;
 mod names;
 mod scan;
 mod scratch;
+pub mod signature;
 pub mod snapshot;
 
 pub use admission::{admit, admit_msgpack, Ingress, Verdict};
 pub use body::{admit_body, BodyError, SplitBody};
 pub use scratch::Scratch;
+pub use signature::{KeyRing, SignatureFault, Verifier};
 pub use snapshot::{Action, Snapshot, SnapshotError};

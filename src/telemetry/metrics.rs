@@ -7,6 +7,9 @@ use super::Family;
 pub struct Metrics {
     /// Hints discarded at admission, by [`Metrics::IGNORED_REASONS`].
     pub hints_ignored: Family,
+    /// Hints that a key ring did not trust, by [`Metrics::SIGNATURE_FAULTS`]; each is also one of
+    /// the ignored ones.
+    pub signatures_refused: Family,
     /// Hints admitted.
     pub hints_admitted: Family,
     /// Actions that a configured family could serve, once per decided request.
@@ -63,6 +66,20 @@ impl Metrics {
     /// Label values of [`Metrics::hints_ignored`], in index order.
     pub const IGNORED_REASONS: &'static [&'static str] =
         &["untrusted", "unknown_version", "oversized", "malformed"];
+
+    /// Label values of [`Metrics::signatures_refused`], in the order of the faults' numbers.
+    pub const SIGNATURE_FAULTS: &'static [&'static str] = &[
+        "too_long",
+        "not_json",
+        "no_auth",
+        "unknown_key",
+        "algorithm",
+        "wrong_mac",
+        "expired",
+        "audience",
+        "replayed",
+        "replay_table_full",
+    ];
 
     /// Label values of [`Metrics::plan_refused`], in index order: the names of the refusals.
     pub const REFUSED_REASONS: &'static [&'static str] = &[
@@ -123,6 +140,12 @@ impl Metrics {
                 "KV hints discarded at admission, by reason.",
                 "reason",
                 Self::IGNORED_REASONS,
+            ),
+            signatures_refused: Family::counters(
+                "kvhints_signatures_refused_total",
+                "KV hints that the key ring did not trust, by reason.",
+                "reason",
+                Self::SIGNATURE_FAULTS,
             ),
             hints_admitted: Family::counter(
                 "kvhints_hints_admitted_total",
@@ -239,6 +262,7 @@ impl Metrics {
         let mut text = String::with_capacity(4096);
         for family in [
             &self.hints_ignored,
+            &self.signatures_refused,
             &self.hints_admitted,
             &self.plan_candidates,
             &self.plan_unknown_types,

@@ -11,7 +11,7 @@ use rmp::Marker;
 use super::slots::{Slot, Slots};
 use crate::hint::judge::{VersionSeen, PROTOCOL_VERSION};
 use crate::hint::limits::CANONICAL_MAX_BYTES;
-use crate::hint::scan::text::canonical_text;
+use crate::hint::scan::text::quote;
 
 /// The one byte that says "no value".
 pub const NIL: u8 = 0xc0;
@@ -81,20 +81,7 @@ impl Json {
     }
 
     fn write_string(&mut self, text: &str) {
-        self.write(b"\"");
-        let mut plain = text;
-        // Characters above U+001F stand for themselves, but for two.
-        let is_special = |c: char| c < ' ' || c == '"' || c == '\\';
-        while let Some(at) = plain.find(is_special) {
-            self.write(&plain.as_bytes()[..at]);
-            let mut after = plain[at..].chars();
-            if let Some(special) = after.next() {
-                self.write(canonical_text(special, &mut [0; 6]));
-            }
-            plain = after.as_str();
-        }
-        self.write(plain.as_bytes());
-        self.write(b"\"");
+        quote(text, |piece| self.write(piece));
     }
 
     fn write_display(&mut self, value: impl std::fmt::Debug) {

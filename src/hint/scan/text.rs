@@ -64,6 +64,24 @@ pub fn canonical_text(character: char, buffer: &mut [u8; 6]) -> &[u8] {
     }
 }
 
+/// Gives `text` to `write` as a string with the least escaping, piece by piece.
+pub fn quote(text: &str, mut write: impl FnMut(&[u8])) {
+    write(b"\"");
+    let mut plain = text;
+    // Characters above U+001F stand for themselves, but for two.
+    let is_special = |c: char| c < ' ' || c == '"' || c == '\\';
+    while let Some(at) = plain.find(is_special) {
+        write(&plain.as_bytes()[..at]);
+        let mut after = plain[at..].chars();
+        if let Some(special) = after.next() {
+            write(canonical_text(special, &mut [0; 6]));
+        }
+        plain = after.as_str();
+    }
+    write(plain.as_bytes());
+    write(b"\"");
+}
+
 /// Whether the inside of a string, well-formed, says `expected` once unescaped.
 pub fn equals(inside: &[u8], expected: &[u8]) -> bool {
     let (mut at, mut rest) = (0, expected);
