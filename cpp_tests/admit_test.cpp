@@ -276,4 +276,44 @@ TEST(AdmitBody, TheCapIsTheContexts) {
   EXPECT_EQ(admit_body(context.get(), KVH_INGRESS_HTTP, "").status, KVH_ERR_BODY);
 }
 
+TEST(AdmitBodyMsgpack, TheHintIsTakenOutAndJudged) {
+  using namespace std::string_literals;
+  auto context = context_that(KVH_TRUST_ON);
+  support::Snapshot envelope = support::admitted(context.get(), kEnvelope);
+  kvh_buffer_t *encoded = nullptr;
+  ASSERT_EQ(kvh_snapshot_msgpack(envelope.get(), &encoded), KVH_OK);
+  support::Buffer owned(encoded);
+  const std::string hint(view(kvh_buffer_bytes(encoded)));
+  const auto split = [&](const kvh_context_t *context, const std::string &body, kvh_status_t expected, int32_t verdict,
+                         const std::string &rest) {
+    int32_t found = -7;
+    kvh_snapshot_t *snapshot = nullptr;
+    kvh_buffer_t *buffer = nullptr;
+    EXPECT_EQ(kvh_admit_body_msgpack(context, KVH_INGRESS_HTTP, bytes(body), body.size(), &found, &snapshot, &buffer),
+              expected);
+    support::Buffer owned(buffer);
+    support::Snapshot held(snapshot);
+    EXPECT_EQ(found, verdict);
+    EXPECT_EQ(snapshot != nullptr, verdict == KVH_VERDICT_ADMITTED);
+    EXPECT_EQ(view(kvh_buffer_bytes(buffer)), rest);
+    if (snapshot != nullptr) {
+      EXPECT_EQ(view(kvh_snapshot_json(snapshot)), kEnvelope);
+    }
+  };
+  const std::string key = "\xa8kv_hints"s;
+  split(context.get(), "\x82\xa1" "a\x01" + key + hint, KVH_OK, KVH_VERDICT_ADMITTED, "\x81\xa1" "a\x01");
+  split(context.get(), "\x81" + key + "\xc0", KVH_OK, KVH_VERDICT_ABSENT, "\x80");
+  split(context.get(), "\x81" + key + "\xc4\x00"s, KVH_OK, KVH_VERDICT_MALFORMED, "\x80");
+  split(context.get(), "\x81" + key + hint + "\xc0", KVH_ERR_BODY, -7, "");
+  split(context.get(), "\x81\xc4\x08kv_hints" + hint, KVH_ERR_BODY, -7, "");
+  auto distrusting = context_that(KVH_TRUST_OFF);
+  split(distrusting.get(), "\x81" + key + hint, KVH_OK, KVH_VERDICT_UNTRUSTED, "\x80");
+  EXPECT_THAT(metrics(distrusting.get()), HasSubstr("{reason=\"untrusted\"} 1\n"));
+  int32_t verdict = -7;
+  kvh_buffer_t *buffer = nullptr;
+  EXPECT_EQ(kvh_admit_body_msgpack(context.get(), KVH_INGRESS_HTTP, nullptr, 3, &verdict, nullptr, &buffer),
+            KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(buffer, nullptr);
+}
+
 }  // namespace

@@ -359,6 +359,10 @@ typedef struct kvh_communicator kvh_communicator_t;
 // Objects created from a context keep what they need of it: it may be destroyed before them.
 typedef struct kvh_context kvh_context_t;
 
+// An envelope of version 0.1 in the making. Each part is checked when it is added, by the rules of
+// admission, and refused with its place and the rule; a refused part changes nothing.
+typedef struct kvh_envelope_builder kvh_envelope_builder_t;
+
 // What went wrong, in words: what was expected, what was found, what to do. Owned by the caller.
 // Never holds contents of a hint.
 typedef struct kvh_error kvh_error_t;
@@ -1074,6 +1078,76 @@ kvh_status_t kvh_admit_body(const kvh_context_t *context,
                             int32_t *verdict_out,
                             kvh_snapshot_t **snapshot_out,
                             kvh_buffer_t **body_out);
+
+// The twin of kvh_admit_body for a MessagePack body: takes the member "kv_hints" out of the
+// outermost map and judges its value as kvh_admit_msgpack does; nil is an absent hint. The map's
+// header counts what is left, in as many bytes as it had; every other byte stays as it was.
+// KVH_ERR_BODY: the body is not one MessagePack map with string keys, or longer than the context's
+// body_max_bytes. There is no body then; do not hand the original to another parser.
+KVH_MUST_USE
+kvh_status_t kvh_admit_body_msgpack(const kvh_context_t *context,
+                                    int32_t ingress,
+                                    const uint8_t *body,
+                                    size_t body_len,
+                                    int32_t *verdict_out,
+                                    kvh_snapshot_t **snapshot_out,
+                                    kvh_buffer_t **body_out);
+
+// Begins an envelope without actions. Destroy it with kvh_envelope_builder_destroy.
+// KVH_ERR_INVALID_ARGUMENT: message_id is not UTF-8. KVH_ERR_LIMIT: it is too long. error_out,
+// unless NULL, says so in words.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_create(kvh_str_t message_id,
+                                         kvh_envelope_builder_t **builder_out,
+                                         kvh_error_t **error_out);
+
+// Adds an action; payload is a JSON object. KVH_ERR_INVALID_ARGUMENT: a part breaks a rule;
+// KVH_ERR_LIMIT: the envelope would be too long. error_out, unless NULL, names the part and the
+// rule, and the builder is as it was.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_add_action(kvh_envelope_builder_t *builder,
+                                             kvh_str_t action_id,
+                                             kvh_str_t action_type,
+                                             kvh_str_t action_version,
+                                             kvh_bytes_t payload,
+                                             kvh_error_t **error_out);
+
+// Adds an action "kv.fetch" that names hash_count block hashes and the control endpoint of the
+// worker that holds the blocks. Errors as for kvh_envelope_builder_add_action.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_add_fetch(kvh_envelope_builder_t *builder,
+                                            kvh_str_t action_id,
+                                            kvh_str_t action_version,
+                                            kvh_str_t source_control_endpoint,
+                                            const uint64_t *hashes,
+                                            size_t hash_count,
+                                            kvh_error_t **error_out);
+
+// Adds a member of extra metadata to the envelope; value is any JSON value. Errors as for
+// kvh_envelope_builder_add_action.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_add_extra(kvh_envelope_builder_t *builder,
+                                            kvh_str_t name,
+                                            kvh_bytes_t value,
+                                            kvh_error_t **error_out);
+
+// Adds a member of extra metadata to the action that was added last; KVH_ERR_STATE: there is none.
+// Other errors as for kvh_envelope_builder_add_action.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_add_action_extra(kvh_envelope_builder_t *builder,
+                                                   kvh_str_t name,
+                                                   kvh_bytes_t value,
+                                                   kvh_error_t **error_out);
+
+// The envelope as a snapshot, to be released with kvh_snapshot_release; its bytes are those of
+// kvh_snapshot_json. The builder stays as it is and can go on. Nothing is counted.
+KVH_MUST_USE
+kvh_status_t kvh_envelope_builder_finish(kvh_envelope_builder_t *builder,
+                                         kvh_snapshot_t **snapshot_out,
+                                         kvh_error_t **error_out);
+
+// Destroys the builder. NULL is fine. Snapshots made with it stay as they are.
+void kvh_envelope_builder_destroy(kvh_envelope_builder_t *builder);
 
 // Creates an empty set: nothing is supported. Destroy it with kvh_capabilities_destroy.
 KVH_MUST_USE kvh_status_t kvh_capabilities_create(kvh_capabilities_t **capabilities_out);

@@ -10,7 +10,9 @@ use super::handle;
 use super::snapshot::kvh_snapshot_t;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
-use crate::hint::{admit, admit_body, admit_msgpack, BodyError, Ingress, Verdict, Verifier};
+use crate::hint::{
+    admit, admit_body, admit_body_msgpack, admit_msgpack, BodyError, Ingress, Verdict, Verifier,
+};
 
 /// verdict: a hint; there is a snapshot.
 pub const KVH_VERDICT_ADMITTED: i32 = 0;
@@ -39,6 +41,15 @@ fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress<'_>, kvh_stat
         })),
         (KVH_INGRESS_TRUSTED, _) => Ok(Ingress::InProcess),
         _ => Err(KVH_ERR_INVALID_ARGUMENT),
+    }
+}
+
+impl From<BodyError> for kvh_status {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLong { .. } | BodyError::NotAnObject | BodyError::NotAMap => KVH_ERR_BODY,
+            BodyError::NoMemory(_) => KVH_ERR_NO_MEMORY,
+        }
     }
 }
 
@@ -170,11 +181,50 @@ pub unsafe extern "C" fn kvh_admit_body(
         let ingress = ingress_from(context, ingress)?;
         let split = context
             .scratch
-            .with(|scratch| admit_body(body, context.body_max_bytes, ingress, scratch))
-            .map_err(|error| match error {
-                BodyError::TooLong { .. } | BodyError::NotAnObject => KVH_ERR_BODY,
-                BodyError::NoMemory(_) => KVH_ERR_NO_MEMORY,
-            })?;
+            .with(|scratch| admit_body(body, context.body_max_bytes, ingress, scratch))?;
+        let (code, snapshot) = report(context, split.verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        body_out.write(handle::give(split.body));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
+}
+
+/// The twin of kvh_admit_body for a MessagePack body: takes the member "kv_hints" out of the
+/// outermost map and judges its value as kvh_admit_msgpack does; nil is an absent hint. The map's
+/// header counts what is left, in as many bytes as it had; every other byte stays as it was.
+/// KVH_ERR_BODY: the body is not one MessagePack map with string keys, or longer than the context's
+/// body_max_bytes. There is no body then; do not hand the original to another parser.
+///
+/// # Safety
+/// As for kvh_admit_body.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_admit_body_msgpack(
+    context: *const kvh_context_t,
+    ingress: i32,
+    body: *const u8,
+    body_len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+    body_out: *mut *mut kvh_buffer_t,
+) -> kvh_status_t {
+    let call = |context: &Context| {
+        // SAFETY: the caller's promise.
+        let (body, verdict_out, snapshot_out, body_out) = unsafe {
+            (
+                args::slice(body, body_len)?,
+                args::out(verdict_out)?,
+                args::out(snapshot_out)?,
+                args::out(body_out)?,
+            )
+        };
+        let ingress = ingress_from(context, ingress)?;
+        let split = context
+            .scratch
+            .with(|scratch| admit_body_msgpack(body, context.body_max_bytes, ingress, scratch))?;
         let (code, snapshot) = report(context, split.verdict);
         verdict_out.write(code);
         snapshot_out.write(snapshot);

@@ -35,6 +35,8 @@ pub mod snapshot;
 
 pub mod admit;
 
+pub mod envelope_builder;
+
 pub mod capabilities;
 
 pub mod candidates;

@@ -17,7 +17,7 @@ use super::scan::{scan, Container, NotJson, Scalar, ScanError, Sink, Text};
 use super::scratch::Scratch;
 
 /// The member of a request body that holds the hint.
-const MEMBER: &[u8] = b"kv_hints";
+pub(super) const MEMBER: &[u8] = b"kv_hints";
 
 /// Why a body is refused; there is no body to go on with then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +30,9 @@ pub enum BodyError {
         /// The body's length.
         found_bytes: usize,
     },
+    /// Not one MessagePack map with string keys.
+    #[error("expected one MessagePack map with string keys as the body, found something else: send that")]
+    NotAMap,
     /// Not one strict JSON object.
     #[error("expected one strict JSON object as the body, found something else: send valid JSON")]
     NotAnObject,

@@ -81,6 +81,42 @@ pub enum Fault {
     Malformed,
 }
 
+/// Rows 9 to 12, one by one. They are one verdict; whoever builds an envelope is told which it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flaw {
+    /// Row 9: not the structure of an envelope.
+    Structure = 1,
+    /// Row 10: a number out of range.
+    Number = 2,
+    /// Row 11: too many containers open at once.
+    Depth = 4,
+    /// Row 12: a name twice in one object.
+    RepeatedName = 8,
+}
+
+/// Flaws that were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flaws(u8);
+
+impl Flaws {
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this one was found.
+    pub fn contains(self, flaw: Flaw) -> bool {
+        self.0 & flaw as u8 != 0
+    }
+
+    #[inline]
+    fn note(&mut self, flaw: Flaw, is_found: bool) {
+        self.0 |= if is_found { flaw as u8 } else { 0 };
+    }
+}
+
 /// What was seen of `protocol_version`: rows 6 and 7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VersionSeen {
@@ -186,8 +222,8 @@ pub struct Judge<'i, 's> {
     actions: &'s mut Vec<ActionSpans>,
     envelope: EnvelopeSpans,
     version: VersionSeen,
-    /// Rows 9 to 12 (and 5): something is wrong, whatever it is.
-    flawed: bool,
+    /// Rows 9 to 12.
+    flaws: Flaws,
     not_an_object: bool,
     depth: usize,
     place: Place,
@@ -221,7 +257,7 @@ impl<'i, 's> Judge<'i, 's> {
             actions,
             envelope: EnvelopeSpans::default(),
             version: VersionSeen::Missing,
-            flawed: false,
+            flaws: Flaws::default(),
             not_an_object: false,
             depth: 0,
             place: Place::Root,
@@ -250,6 +286,11 @@ impl<'i, 's> Judge<'i, 's> {
         self.no_memory.take().or(self.canonical.no_memory()).or(of_names)
     }
 
+    /// What was found of rows 9 to 12, after the scan reached the end.
+    pub fn flaws(&self) -> Flaws {
+        self.flaws
+    }
+
     /// The verdict, after the scan reached the end.
     pub fn finish(&self) -> Result<EnvelopeSpans, Fault> {
         if self.not_an_object {
@@ -259,7 +300,9 @@ impl<'i, 's> Judge<'i, 's> {
         if self.canonical.len_at_end() > CANONICAL_MAX_BYTES {
             return Err(Fault::Oversized);
         }
-        if self.flawed || self.envelope_seen & Member::ENVELOPE_NEEDS != Member::ENVELOPE_NEEDS {
+        if !self.flaws.is_empty()
+            || self.envelope_seen & Member::ENVELOPE_NEEDS != Member::ENVELOPE_NEEDS
+        {
             return Err(Fault::Malformed);
         }
         Ok(self.envelope)
@@ -268,21 +311,24 @@ impl<'i, 's> Judge<'i, 's> {
     /// A known member may come once; what is repeated elsewhere the names find.
     fn see_envelope_member(&mut self, member: Member) {
         self.envelope_member = member;
-        self.flawed |= member != Member::Extra && self.envelope_seen & member.bit() != 0;
+        let is_repeated = member != Member::Extra && self.envelope_seen & member.bit() != 0;
+        self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.envelope_seen |= member.bit();
     }
 
     fn see_action_member(&mut self, member: Member) {
         self.action_member = member;
-        self.flawed |= member != Member::Extra && self.action_seen & member.bit() != 0;
+        let is_repeated = member != Member::Extra && self.action_seen & member.bit() != 0;
+        self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.action_seen |= member.bit();
     }
 
     /// An action was read to its end.
     fn finish_action(&mut self) {
-        self.flawed |= self.action_seen & Member::ACTION_NEEDS != Member::ACTION_NEEDS;
+        let is_partial = self.action_seen & Member::ACTION_NEEDS != Member::ACTION_NEEDS;
+        self.flaws.note(Flaw::Structure, is_partial);
         // Only whole actions are kept, which bounds how many there can be.
-        if self.flawed || self.action.json.range().end > CANONICAL_MAX_BYTES {
+        if !self.flaws.is_empty() || self.action.json.range().end > CANONICAL_MAX_BYTES {
             return;
         }
         match self.actions.try_reserve(1) {
@@ -303,7 +349,7 @@ impl<'i, 's> Judge<'i, 's> {
                 self.envelope.message_id = self.canonical.text_range(text).into();
             }
             (Member::Extra, _) => {}
-            _ => self.flawed = true,
+            _ => self.flaws.note(Flaw::Structure, true),
         }
     }
 
@@ -315,27 +361,25 @@ impl<'i, 's> Judge<'i, 's> {
             Member::ActionType => &mut self.action.action_type,
             Member::ActionVersion => &mut self.action.version,
             _ => {
-                self.flawed = true;
+                self.flaws.note(Flaw::Structure, true);
                 return;
             }
         };
         match scalar {
             Scalar::Text(text) => *place = self.canonical.text_range(text).into(),
-            _ => self.flawed = true,
+            _ => self.flaws.note(Flaw::Structure, true),
         }
     }
 
     #[inline]
     fn check_number(&mut self, number: Number) {
-        if !number.is_in_range(self.input) {
-            self.flawed = true;
-        }
+        self.flaws.note(Flaw::Number, !number.is_in_range(self.input));
     }
 
     /// Whether repeated names still matter: nothing worse was found, and the limit bounds them.
     #[inline]
     fn names_matter(&self) -> bool {
-        !self.flawed && !self.canonical.is_over()
+        self.flaws.is_empty() && !self.canonical.is_over()
     }
 }
 
@@ -343,7 +387,7 @@ impl Sink for Judge<'_, '_> {
     #[inline]
     fn open(&mut self, at: usize, container: Container) {
         self.depth += 1;
-        self.flawed |= self.depth > DEPTH_MAX;
+        self.flaws.note(Flaw::Depth, self.depth > DEPTH_MAX);
         let offset = self.canonical.offset(at);
         let is_object = container == Container::Object;
         match self.place {
@@ -361,7 +405,7 @@ impl Sink for Judge<'_, '_> {
                 if self.envelope_member == Member::ProtocolVersion {
                     self.version.see(None);
                 }
-                self.flawed |= self.envelope_member != Member::Extra;
+                self.flaws.note(Flaw::Structure, self.envelope_member != Member::Extra);
                 self.place = Place::Opaque;
             }
             Place::Actions if is_object => {
@@ -371,14 +415,14 @@ impl Sink for Judge<'_, '_> {
                 self.place = Place::Action;
             }
             Place::Actions => {
-                self.flawed = true;
+                self.flaws.note(Flaw::Structure, true);
                 self.place = Place::Opaque;
             }
             Place::Action => {
                 if self.action_member == Member::Payload && is_object {
                     self.action.payload.start = offset as u32;
                 } else {
-                    self.flawed |= self.action_member != Member::Extra;
+                    self.flaws.note(Flaw::Structure, self.action_member != Member::Extra);
                 }
                 self.place = Place::Opaque;
             }
@@ -448,7 +492,8 @@ impl Sink for Judge<'_, '_> {
             return;
         }
         if let Some(names) = self.names.as_deref_mut() {
-            self.flawed |= names.is_repeated(&self.canonical, range);
+            let is_repeated = names.is_repeated(&self.canonical, range);
+            self.flaws.note(Flaw::RepeatedName, is_repeated);
         }
     }
 
@@ -461,14 +506,15 @@ impl Sink for Judge<'_, '_> {
             Place::Opaque => {}
             Place::Envelope => self.envelope_scalar(scalar),
             Place::Action => self.action_scalar(scalar),
-            Place::Actions => self.flawed = true,
+            Place::Actions => self.flaws.note(Flaw::Structure, true),
             Place::Root => self.not_an_object = true,
         }
     }
 
     #[inline]
     fn integer(&mut self, digits: Range<usize>) {
-        self.flawed |= !fits_u64(&self.input[digits]) | (self.place != Place::Opaque);
+        self.flaws.note(Flaw::Number, !fits_u64(&self.input[digits]));
+        self.flaws.note(Flaw::Structure, self.place != Place::Opaque);
     }
 
     #[inline]

@@ -15,12 +15,15 @@
 //! | [`canonical`], [`names`] | the canonical form; names that occur twice |
 //! | [`snapshot`] | the admitted hint |
 //! | [`signature`] | key rings: which hints over HTTP are trusted, where keys decide |
-//! | [`msgpack`], [`body`] | the other forms in which hints come in and go out |
+//! | [`msgpack`], [`body`], [`body_msgpack`] | the other forms in which hints come in and go out |
+//! | [`builder`] | envelopes made by the host itself |
 //!
 //! Pure: trust, seeds and scratch memory come in as values.
 
 pub mod admission;
 pub mod body;
+pub mod body_msgpack;
+pub mod builder;
 mod canonical;
 mod judge;
 pub mod limits;
@@ -33,6 +36,8 @@ pub mod snapshot;
 
 pub use admission::{admit, admit_msgpack, Ingress, Verdict};
 pub use body::{admit_body, BodyError, SplitBody};
+pub use body_msgpack::admit_body_msgpack;
+pub use builder::{BuildError, EnvelopeBuilder};
 pub use scratch::Scratch;
 pub use signature::{KeyRing, SignatureFault, Verifier};
 pub use snapshot::{Action, Snapshot, SnapshotError};

@@ -6,6 +6,7 @@
 
 mod decode;
 mod encode;
+pub mod skip;
 mod slots;
 
 pub use decode::{decode, Decoded, NIL};
