@@ -170,9 +170,9 @@ fn judge_text(json: &[u8], scratch: &mut Scratch) -> Result<Verdict, TryReserveE
 
 /// No bytes, only blanks, or `null` among blanks, at any length.
 fn is_absent(raw: &[u8]) -> bool {
-    let start = runs::blanks_end(raw, 0);
+    let start = runs::portable_blanks_end(raw, 0);
     let rest = raw[start..].strip_prefix(b"null").unwrap_or(&raw[start..]);
-    runs::blanks_end(rest, 0) == rest.len()
+    runs::portable_blanks_end(rest, 0) == rest.len()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 
 use super::admission::{admit, Ingress, Verdict};
-use super::scan::{scan, Container, NotJson, Scalar, ScanError, Sink, Text};
+use super::scan::{scan, Container, Integers, NotJson, Scalar, ScanError, Sink, Text};
 use super::scratch::Scratch;
 
 /// The member of a request body that holds the hint.
@@ -198,6 +198,9 @@ impl Sink for Splice<'_> {
         self.value_starts(scalar.start());
         self.value_ended(scalar.end());
     }
+
+    /// Elements of an array are copied with what is around them.
+    fn integers(&mut self, _input: &[u8], _run: Integers) {}
 
     fn comma(&mut self, at: usize) {
         if self.depth != 1 {

@@ -90,6 +90,14 @@ impl<'i, 's> Canonical<'i, 's> {
         self.edit(range, b"");
     }
 
+    /// Drops the spaces of a range in which nothing else is a space.
+    pub fn drop_spaces(&mut self, range: Range<usize>) {
+        for space in memchr::memchr_iter(b' ', &self.input[range.clone()]) {
+            let at = range.start + space;
+            self.drop_blanks(at..at + 1);
+        }
+    }
+
     /// Writes an escape in its shortest form.
     pub fn shorten_escape(&mut self, text_start: usize, range: Range<usize>, character: char) {
         let mut buffer = [0; 6];

@@ -16,7 +16,7 @@ use super::canonical::Canonical;
 use super::limits::{CANONICAL_MAX_BYTES, DEPTH_MAX};
 use super::names::Names;
 use super::scan::number::fits_u64;
-use super::scan::{Container, Number, Scalar, Sink, Text};
+use super::scan::{Container, Integers, Number, Scalar, Sink, Text};
 
 /// The only version whose inside is interpreted.
 pub const PROTOCOL_VERSION: &str = "0.1";
@@ -515,6 +515,15 @@ impl Sink for Judge<'_, '_> {
     fn integer(&mut self, digits: Range<usize>) {
         self.flaws.note(Flaw::Number, !fits_u64(&self.input[digits]));
         self.flaws.note(Flaw::Structure, self.place != Place::Opaque);
+    }
+
+    #[inline]
+    fn integers(&mut self, _input: &[u8], run: Integers) {
+        self.flaws.note(Flaw::Number, !run.all_fit);
+        self.flaws.note(Flaw::Structure, self.place != Place::Opaque);
+        if run.may_have_spaces {
+            self.canonical.drop_spaces(run.range);
+        }
     }
 
     #[inline]

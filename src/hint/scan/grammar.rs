@@ -1,8 +1,17 @@
 //! The grammar of RFC 8259 as one loop: a value begins, a value has ended, and again.
 
+use std::marker::PhantomData;
+
+#[cfg(target_arch = "x86_64")]
+use super::lanes::Avx2;
+use super::lanes::{Lanes, Portable};
 use super::{
-    runs, text, Container, ContainerStack, NotJson, Number, Scalar, ScanError, Sink, Text,
+    integers, runs, text, Container, ContainerStack, NotJson, Number, Scalar, ScanError, Sink, Text,
 };
+
+/// After an array's element was none of [`integers::integers`], so many are read one by one before
+/// it is tried again.
+const TRY_AGAIN_AFTER: u32 = 8;
 
 /// Reads `input` as exactly one JSON text and tells `sink` all of it. `stack` is scratch.
 ///
@@ -13,8 +22,34 @@ pub fn scan<S: Sink>(
     stack: &mut ContainerStack,
     sink: &mut S,
 ) -> Result<(), ScanError> {
+    #[cfg(target_arch = "x86_64")]
+    if Avx2::is_there() {
+        // SAFETY: the CPU has what the function is compiled for.
+        return unsafe { scan_avx2(input, stack, sink) };
+    }
+    scan_with::<Portable, S>(input, stack, sink)
+}
+
+/// The same, compiled for wide registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn scan_avx2<S: Sink>(
+    input: &[u8],
+    stack: &mut ContainerStack,
+    sink: &mut S,
+) -> Result<(), ScanError> {
+    scan_with::<Avx2, S>(input, stack, sink)
+}
+
+// Everything between here and `lanes` is inlined, so that it is compiled for the same registers.
+#[inline(always)]
+fn scan_with<L: Lanes, S: Sink>(
+    input: &[u8],
+    stack: &mut ContainerStack,
+    sink: &mut S,
+) -> Result<(), ScanError> {
     stack.clear();
-    let mut reader = Reader { input, at: 0, sink };
+    let mut reader = Reader { input, at: 0, sink, one_by_one: 0, lanes: PhantomData::<L> };
     loop {
         // A value begins.
         match reader.token()? {
@@ -58,13 +93,16 @@ pub fn scan<S: Sink>(
     }
 }
 
-struct Reader<'i, 's, S> {
+struct Reader<'i, 's, S, L> {
     input: &'i [u8],
     at: usize,
     sink: &'s mut S,
+    /// So many elements are not tried as integers in blocks.
+    one_by_one: u32,
+    lanes: PhantomData<L>,
 }
 
-impl<S: Sink> Reader<'_, '_, S> {
+impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
     /// The next byte that is no blank, without passing it.
     #[inline(always)]
     fn token(&mut self) -> Result<u8, NotJson> {
@@ -77,6 +115,7 @@ impl<S: Sink> Reader<'_, '_, S> {
         self.input.get(self.at).copied().ok_or(NotJson)
     }
 
+    #[inline(always)]
     fn skip_blanks(&mut self) {
         // One blank is the usual case.
         let mut end = self.at;
@@ -84,7 +123,7 @@ impl<S: Sink> Reader<'_, '_, S> {
             end += 1;
         }
         if end == self.at + 2 {
-            end = runs::blanks_end(self.input, end);
+            end = runs::blanks_end::<L>(self.input, end);
         }
         if end > self.at {
             self.sink.blanks(self.at..end);
@@ -118,7 +157,7 @@ impl<S: Sink> Reader<'_, '_, S> {
     }
 
     /// A member's name and the colon after it.
-    #[inline]
+    #[inline(always)]
     fn name(&mut self) -> Result<(), NotJson> {
         if self.token()? != b'"' {
             return Err(NotJson);
@@ -136,7 +175,7 @@ impl<S: Sink> Reader<'_, '_, S> {
     fn scalar(&mut self, first: u8) -> Result<(), NotJson> {
         let at = self.at;
         let scalar = match first {
-            b'-' | b'0'..=b'9' => Scalar::Number(Number::read(self.input, at)?),
+            b'-' | b'0'..=b'9' => Scalar::Number(Number::read::<L>(self.input, at)?),
             b'"' => Scalar::Text(self.text()?),
             b't' if self.input[at..].starts_with(b"true") => Scalar::True(at),
             b'f' if self.input[at..].starts_with(b"false") => Scalar::False(at),
@@ -148,17 +187,32 @@ impl<S: Sink> Reader<'_, '_, S> {
         Ok(())
     }
 
-    /// Elements that are integers, each with at most one blank before and a comma right behind it,
+    /// Elements that are integers, each with at most one space before and a comma right behind it,
     /// as far as they go; what comes next is read as any element.
-    #[inline]
+    #[inline(always)]
     fn integers(&mut self) {
-        loop {
+        if self.one_by_one > 0 {
+            self.one_by_one -= 1;
+            return;
+        }
+        if !matches!(self.input.get(self.at), Some(b'0'..=b'9' | b' ')) {
+            return;
+        }
+        let run = integers::integers::<L>(self.input, self.at);
+        if run.range.is_empty() {
+            self.one_by_one = TRY_AGAIN_AFTER;
+        } else {
+            self.at = run.range.end;
+            self.sink.integers(self.input, run);
+        }
+        // Those in the last bytes of the input, which are no block.
+        while self.input.len() - self.at < 64 {
             let start = match self.input.get(self.at..self.at + 2) {
                 Some([b'1'..=b'9', _]) => self.at,
                 Some([b' ', b'1'..=b'9']) => self.at + 1,
                 _ => return,
             };
-            let end = runs::digits_end(self.input, start + 1);
+            let end = runs::digits_end::<L>(self.input, start + 1);
             if self.input.get(end) != Some(&b',') {
                 return;
             }
@@ -172,13 +226,13 @@ impl<S: Sink> Reader<'_, '_, S> {
     }
 
     /// The string whose opening quote is here.
-    #[inline]
+    #[inline(always)]
     fn text(&mut self) -> Result<Text, NotJson> {
         let start = self.at + 1;
         let mut escaped = false;
         let mut at = start;
         loop {
-            at = runs::plain_end(self.input, at);
+            at = runs::plain_end::<L>(self.input, at);
             match *self.input.get(at).ok_or(NotJson)? {
                 b'"' => break,
                 b'\\' => {
@@ -188,7 +242,7 @@ impl<S: Sink> Reader<'_, '_, S> {
                     at = end;
                 }
                 0x80.. => {
-                    let end = runs::non_ascii_end(self.input, at);
+                    let end = runs::non_ascii_end::<L>(self.input, at);
                     std::str::from_utf8(&self.input[at..end]).map_err(|_| NotJson)?;
                     at = end;
                 }
@@ -201,6 +255,7 @@ impl<S: Sink> Reader<'_, '_, S> {
     }
 
     /// Nothing may follow the text but blanks.
+    #[inline(always)]
     fn end(&mut self) -> Result<(), NotJson> {
         self.skip_blanks();
         if self.at == self.input.len() {

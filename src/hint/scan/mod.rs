@@ -9,13 +9,26 @@
 //! | [`super::body`] | a request body without its hint |
 //! | [`super::msgpack`] | the same value as MessagePack |
 //!
-//! Each use is compiled for its sink, so an event nobody needs costs nothing. Time is spent in
-//! [`runs`], 8 bytes at a time: nothing is looked at twice except escapes and non-ASCII text.
+//! Each use is compiled for its sink, so an event nobody needs costs nothing, and once more for wide
+//! registers. From the top:
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`grammar`] | what may follow what; the loop |
+//! | [`runs`] | where strings, digits and blanks end, 32 bytes at a time |
+//! | [`integers`] | whole arrays of integers, 64 bytes at a time: the bulk of a hint |
+//! | [`lanes`] | byte classes as bits: AVX2 where the CPU has it, plain integers elsewhere |
+//! | [`number`], [`text`] | what a number's text is worth; escapes |
+//! | [`stack`] | which containers are open: one bit each |
+//!
+//! Nothing is looked at twice except escapes and non-ASCII text.
 //!
 //! Guards: memory (one bit for each open container), stack (no recursion), time (linear).
 //! Never does: allocate for anything else, interpret names or numbers, stop at a depth.
 
 mod grammar;
+mod integers;
+mod lanes;
 pub mod number;
 pub mod runs;
 mod stack;
@@ -25,6 +38,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 
 pub use grammar::scan;
+pub use integers::Integers;
 pub use number::Number;
 pub use stack::{Container, ContainerStack};
 
@@ -125,6 +139,26 @@ pub trait Sink {
     #[inline]
     fn integer(&mut self, digits: Range<usize>) {
         self.scalar(Scalar::Number(Number::of_digits(digits)));
+    }
+    /// Integers as [`Sink::integer`] tells them, many at once, each with its comma; `all_fit` says
+    /// whether they are at most 2^64-1. There is at most one space before each, and none at all
+    /// unless `may_have_spaces`.
+    fn integers(&mut self, input: &[u8], run: Integers) {
+        let mut start = run.range.start;
+        for at in run.range {
+            match input[at] {
+                b' ' => {
+                    self.blanks(at..at + 1);
+                    start = at + 1;
+                }
+                b',' => {
+                    self.integer(start..at);
+                    self.comma(at);
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
     }
     /// A comma between two members or elements.
     fn comma(&mut self, _at: usize) {}

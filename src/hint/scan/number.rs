@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::lanes::Lanes;
 use super::{runs, NotJson};
 
 /// A number's text, by offsets into the input.
@@ -28,29 +29,30 @@ impl Number {
     }
 
     /// Reads the number at `input[start]`, which is a minus sign or a digit.
-    #[inline]
-    pub fn read(input: &[u8], start: usize) -> Result<Self, NotJson> {
+    #[inline(always)]
+    pub fn read<L: Lanes>(input: &[u8], start: usize) -> Result<Self, NotJson> {
         let digits = start + usize::from(input.get(start) == Some(&b'-'));
         let whole_end = match input.get(digits) {
             Some(b'0') => digits + 1,
-            Some(b'1'..=b'9') => runs::digits_end(input, digits + 1),
+            Some(b'1'..=b'9') => runs::digits_end::<L>(input, digits + 1),
             _ => return Err(NotJson),
         };
         let mut number = Self { start, digits, whole_end, fraction_end: whole_end, end: whole_end };
         if matches!(input.get(whole_end), Some(b'.' | b'e' | b'E')) {
-            number.read_fraction_and_exponent(input)?;
+            number.read_fraction_and_exponent::<L>(input)?;
         }
         Ok(number)
     }
 
-    fn read_fraction_and_exponent(&mut self, input: &[u8]) -> Result<(), NotJson> {
+    #[inline(always)]
+    fn read_fraction_and_exponent<L: Lanes>(&mut self, input: &[u8]) -> Result<(), NotJson> {
         if input.get(self.end) == Some(&b'.') {
-            self.end = some_digits_end(input, self.end + 1)?;
+            self.end = some_digits_end::<L>(input, self.end + 1)?;
             self.fraction_end = self.end;
         }
         if matches!(input.get(self.end), Some(b'e' | b'E')) {
             let sign = usize::from(matches!(input.get(self.end + 1), Some(b'+' | b'-')));
-            self.end = some_digits_end(input, self.end + 1 + sign)?;
+            self.end = some_digits_end::<L>(input, self.end + 1 + sign)?;
         }
         Ok(())
     }
@@ -83,22 +85,21 @@ impl Number {
         let whole = &input[self.digits..self.whole_end];
         let point = (self.whole_end + 1).min(self.fraction_end);
         let fraction = &input[point..self.fraction_end];
-        let mut significant =
-            whole.iter().chain(fraction).copied().skip_while(|digit| *digit == b'0').peekable();
-        if significant.peek().is_none() {
-            return true;
-        }
         // The power of ten that the first significant digit stands for.
-        let magnitude = if whole == b"0" {
+        let (magnitude, zeros) = if whole == b"0" {
             let zeros = fraction.iter().take_while(|digit| **digit == b'0').count();
-            -(zeros as i64) - 1
+            if zeros == fraction.len() {
+                return true;
+            }
+            (-(zeros as i64) - 1, zeros + 1)
         } else {
-            whole.len() as i64 - 1
+            (whole.len() as i64 - 1, 0)
         };
         let magnitude = magnitude.saturating_add(self.exponent(input));
         if magnitude != OVERFLOW_MAGNITUDE {
             return magnitude < OVERFLOW_MAGNITUDE;
         }
+        let mut significant = whole.iter().chain(fraction).copied().skip(zeros);
         for expected in OVERFLOW_DIGITS {
             let digit = significant.next().unwrap_or(b'0');
             if digit != *expected {
@@ -139,9 +140,10 @@ pub fn fits_u64(digits: &[u8]) -> bool {
     }
 }
 
-fn some_digits_end(input: &[u8], at: usize) -> Result<usize, NotJson> {
+#[inline(always)]
+fn some_digits_end<L: Lanes>(input: &[u8], at: usize) -> Result<usize, NotJson> {
     match input.get(at) {
-        Some(b'0'..=b'9') => Ok(runs::digits_end(input, at + 1)),
+        Some(b'0'..=b'9') => Ok(runs::digits_end::<L>(input, at + 1)),
         _ => Err(NotJson),
     }
 }
@@ -159,11 +161,12 @@ const OVERFLOW_DIGITS: &[u8; 309] = b"\
 
 #[cfg(test)]
 mod tests {
+    use super::super::lanes::Portable;
     use super::*;
     use proptest::prelude::*;
 
     fn whole(text: &str) -> Option<Number> {
-        Number::read(text.as_bytes(), 0).ok().filter(|number| number.end == text.len())
+        Number::read::<Portable>(text.as_bytes(), 0).ok().filter(|number| number.end == text.len())
     }
 
     #[test]

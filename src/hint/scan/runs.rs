@@ -1,19 +1,22 @@
 //! Where a run of like bytes ends: the loops in which a scan spends its time.
 //!
-//! Eight bytes at a time in a plain integer; wider registers can replace the bodies without anybody
-//! noticing. Each function looks at `input[at..]`, returns the offset of the first byte that is not
-//! of its class (`input.len()` if there is none), and accepts `at == input.len()`.
+//! 32 bytes at a time through [`Lanes`], which the compiler turns into wide registers or plain
+//! integers; the last bytes of an input eight at a time. Each function looks at `input[at..]`,
+//! returns the offset of the first byte that is not of its class (`input.len()` if there is none),
+//! and accepts `at == input.len()`.
+
+use super::lanes::{Lanes, Portable};
 
 /// The top bit of each of eight bytes.
-const TOP_BITS: u64 = 0x8080_8080_8080_8080;
+pub const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// Eight copies of one byte.
-const fn eight(byte: u8) -> u64 {
+pub const fn eight(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
 /// Top bits of the bytes that are not `0`..`9`.
-fn not_digits(word: u64) -> u64 {
+pub fn not_digits(word: u64) -> u64 {
     let distance = word ^ eight(b'0');
     // Adding 118 reaches 128 from 10 on. A carry leaves only bytes that are marked anyway, and
     // disturbs only what comes after them, at which nobody looks.
@@ -21,7 +24,7 @@ fn not_digits(word: u64) -> u64 {
 }
 
 /// Top bits of the bytes that end a run of plain string text: quote, backslash, control, non-ASCII.
-fn not_plain(word: u64) -> u64 {
+pub fn not_plain(word: u64) -> u64 {
     let low = word & !TOP_BITS;
     let printable = low + eight(128 - 0x20);
     let no_quote = (low ^ eight(b'"')) + eight(127);
@@ -30,12 +33,12 @@ fn not_plain(word: u64) -> u64 {
 }
 
 /// Top bits of the bytes that are ASCII.
-fn ascii(word: u64) -> u64 {
+pub fn ascii(word: u64) -> u64 {
     !word & TOP_BITS
 }
 
 /// Top bits of the bytes that are not blanks.
-fn not_blanks(word: u64) -> u64 {
+pub fn not_blanks(word: u64) -> u64 {
     let low = word & !TOP_BITS;
     let no_space = (low ^ eight(b' ')) + eight(127);
     let no_tab = (low ^ eight(b'\t')) + eight(127);
@@ -44,12 +47,76 @@ fn not_blanks(word: u64) -> u64 {
     (word | (no_space & no_tab & no_line_feed & no_return)) & TOP_BITS
 }
 
-/// The loop all runs share: `stops` marks the top bits of bytes outside the class.
+/// A class of bytes, as a type, so that what it does is compiled into the loop.
+trait Class {
+    /// Marks the bytes outside of the class, one bit each.
+    fn block<L: Lanes>(block: &[u8; 32]) -> u32;
+    /// Marks the bytes outside of the class with their top bits.
+    fn word(word: u64) -> u64;
+}
+
+struct Digits;
+struct Plain;
+struct NonAscii;
+struct Blanks;
+
+impl Class for Digits {
+    #[inline(always)]
+    fn block<L: Lanes>(block: &[u8; 32]) -> u32 {
+        L::not_digits(block)
+    }
+    #[inline(always)]
+    fn word(word: u64) -> u64 {
+        not_digits(word)
+    }
+}
+
+impl Class for Plain {
+    #[inline(always)]
+    fn block<L: Lanes>(block: &[u8; 32]) -> u32 {
+        L::not_plain(block)
+    }
+    #[inline(always)]
+    fn word(word: u64) -> u64 {
+        not_plain(word)
+    }
+}
+
+impl Class for NonAscii {
+    #[inline(always)]
+    fn block<L: Lanes>(block: &[u8; 32]) -> u32 {
+        L::ascii(block)
+    }
+    #[inline(always)]
+    fn word(word: u64) -> u64 {
+        ascii(word)
+    }
+}
+
+impl Class for Blanks {
+    #[inline(always)]
+    fn block<L: Lanes>(block: &[u8; 32]) -> u32 {
+        L::not_blanks(block)
+    }
+    #[inline(always)]
+    fn word(word: u64) -> u64 {
+        not_blanks(word)
+    }
+}
+
+/// The loop all runs share.
 #[inline(always)]
-fn run_end(input: &[u8], from: usize, stops: impl Fn(u64) -> u64) -> usize {
+fn run_end<C: Class, L: Lanes>(input: &[u8], from: usize) -> usize {
     let mut at = from;
-    while let Some(word) = input[at..].first_chunk::<8>() {
-        let found = stops(u64::from_le_bytes(*word));
+    while let Some(chunk) = input[at..].first_chunk::<32>() {
+        let found = C::block::<L>(chunk);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize;
+        }
+        at += 32;
+    }
+    while let Some(chunk) = input[at..].first_chunk::<8>() {
+        let found = C::word(u64::from_le_bytes(*chunk));
         if found != 0 {
             return at + found.trailing_zeros() as usize / 8;
         }
@@ -59,42 +126,37 @@ fn run_end(input: &[u8], from: usize, stops: impl Fn(u64) -> u64) -> usize {
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
     // Only the bytes that are there count.
-    let found = stops(u64::from_le_bytes(last)) & !(u64::MAX << (tail.len() * 8));
+    let found = C::word(u64::from_le_bytes(last)) & !(u64::MAX << (tail.len() * 8));
     at + if found == 0 { tail.len() } else { found.trailing_zeros() as usize / 8 }
 }
 
 /// End of a run of decimal digits.
-#[inline]
-pub fn digits_end(input: &[u8], at: usize) -> usize {
-    // Most numbers in a hint are hashes of 17 to 20 digits: judged without a loop.
-    if let Some(chunk) = input[at..].first_chunk::<24>() {
-        let [first, second, third] = [0, 8, 16].map(|from| {
-            let word: [u8; 8] = std::array::from_fn(|index| chunk[from + index]);
-            not_digits(u64::from_le_bytes(word))
-        });
-        if first | second == 0 && third != 0 {
-            return at + 16 + third.trailing_zeros() as usize / 8;
-        }
-    }
-    run_end(input, at, not_digits)
+#[inline(always)]
+pub fn digits_end<L: Lanes>(input: &[u8], at: usize) -> usize {
+    run_end::<Digits, L>(input, at)
 }
 
 /// End of a run of string text that stands for itself and needs no further look.
-#[inline]
-pub fn plain_end(input: &[u8], at: usize) -> usize {
-    run_end(input, at, not_plain)
+#[inline(always)]
+pub fn plain_end<L: Lanes>(input: &[u8], at: usize) -> usize {
+    run_end::<Plain, L>(input, at)
 }
 
 /// End of a run of non-ASCII bytes.
-#[inline]
-pub fn non_ascii_end(input: &[u8], at: usize) -> usize {
-    run_end(input, at, ascii)
+#[inline(always)]
+pub fn non_ascii_end<L: Lanes>(input: &[u8], at: usize) -> usize {
+    run_end::<NonAscii, L>(input, at)
 }
 
 /// End of a run of blanks: space, tab, line feed, carriage return.
-#[inline]
-pub fn blanks_end(input: &[u8], at: usize) -> usize {
-    run_end(input, at, not_blanks)
+#[inline(always)]
+pub fn blanks_end<L: Lanes>(input: &[u8], at: usize) -> usize {
+    run_end::<Blanks, L>(input, at)
+}
+
+/// [`blanks_end`] for callers that are not compiled for wide registers.
+pub fn portable_blanks_end(input: &[u8], at: usize) -> usize {
+    blanks_end::<Portable>(input, at)
 }
 
 /// Whether the byte is a blank outside of strings.
@@ -110,23 +172,24 @@ mod tests {
     /// A run function and the class it stands for.
     type Run = (fn(&[u8], usize) -> usize, fn(u8) -> bool);
 
-    const RUNS: [Run; 4] = [
-        (digits_end, |byte| byte.is_ascii_digit()),
-        (plain_end, |byte| matches!(byte, 0x20..=0x7f if byte != b'"' && byte != b'\\')),
-        (non_ascii_end, |byte| !byte.is_ascii()),
-        (blanks_end, is_blank),
-    ];
+    fn runs<L: Lanes>() -> [Run; 4] {
+        [
+            (digits_end::<L>, |byte| byte.is_ascii_digit()),
+            (plain_end::<L>, |byte| matches!(byte, 0x20..=0x7f if byte != b'"' && byte != b'\\')),
+            (non_ascii_end::<L>, |byte| !byte.is_ascii()),
+            (blanks_end::<L>, is_blank),
+        ]
+    }
 
-    #[test]
-    fn each_byte_at_each_place_ends_or_continues_a_run() {
-        for (run, belongs) in RUNS {
+    fn check(runs: [Run; 4]) {
+        for (run, belongs) in runs {
             let inside = (0..=255).find(|byte| belongs(*byte)).expect("no class is empty");
-            for length in (0..18).chain([24, 25, 33]) {
+            for length in (0..18).chain([24, 25, 31, 32, 33, 40, 65]) {
                 for place in 0..length {
                     for byte in 0..=255 {
                         let mut input = vec![inside; length];
                         input[place] = byte;
-                        for from in 0..=length.min(9) {
+                        for from in [0, 1, 9].into_iter().filter(|from| *from <= length) {
                             let plain = (from..length).find(|at| !belongs(input[*at]));
                             assert_eq!(
                                 run(&input, from),
@@ -137,6 +200,15 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn each_byte_at_each_place_ends_or_continues_a_run() {
+        check(runs::<Portable>());
+        #[cfg(target_arch = "x86_64")]
+        if crate::hint::scan::lanes::Avx2::is_there() {
+            check(runs::<crate::hint::scan::lanes::Avx2>());
         }
     }
 }

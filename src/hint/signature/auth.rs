@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::hint::scan::{Container, Number, Scalar, Sink, Text};
+use crate::hint::scan::{Container, Integers, Number, Scalar, Sink, Text};
 
 /// The parts of `auth`, as offsets into the text.
 #[derive(Debug, Clone, Default)]
@@ -164,6 +164,9 @@ impl Sink for AuthFinder<'_> {
             _ => self.is_odd = true,
         }
     }
+
+    /// Elements of an array are no parts.
+    fn integers(&mut self, _input: &[u8], _run: Integers) {}
 
     fn comma(&mut self, at: usize) {
         if !self.is_inside || self.depth != 2 {

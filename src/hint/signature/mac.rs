@@ -5,7 +5,7 @@ use std::ops::Range;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::hint::scan::{text, Container, Scalar, Sink, Text};
+use crate::hint::scan::{text, Container, Integers, Scalar, Sink, Text};
 
 /// The sink that hashes. Bytes that stand for themselves are a pending run, as in the canonical
 /// form; blanks and longer escapes end it, and what lies in the cut is left out.
@@ -45,6 +45,15 @@ impl Sink for MacStream<'_> {
     fn close(&mut self, _at: usize, _container: Container) {}
     fn name(&mut self, _name: Text) {}
     fn scalar(&mut self, _scalar: Scalar) {}
+
+    fn integers(&mut self, input: &[u8], run: Integers) {
+        if run.may_have_spaces {
+            for space in memchr::memchr_iter(b' ', &input[run.range.clone()]) {
+                let at = run.range.start + space;
+                self.blanks(at..at + 1);
+            }
+        }
+    }
 
     fn blanks(&mut self, range: Range<usize>) {
         self.end_run(range.start);
