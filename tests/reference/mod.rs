@@ -29,36 +29,63 @@ pub enum Outcome {
     Malformed,
 }
 
+/// What can be wrong with a hint, in the order of the table.
+pub const RULES: [&str; 10] = [
+    "raw length",
+    "JSON",
+    "object",
+    "protocol_version",
+    "version",
+    "canonical length",
+    "structure",
+    "numbers",
+    "depth",
+    "repeated names",
+];
+
 /// The table, row by row.
 pub fn admit(raw: &[u8], trusted: bool) -> Outcome {
+    judge(raw, trusted).0
+}
+
+/// The same, with the rules that are broken: the first one found, or of the last rows all.
+pub fn judge(raw: &[u8], trusted: bool) -> (Outcome, Vec<&'static str>) {
     let blank = |byte: &u8| b" \t\n\r".contains(byte);
     let words: Vec<&[u8]> = raw.split(blank).filter(|word| !word.is_empty()).collect();
     if words.is_empty() || words == [b"null"] {
-        return Outcome::Absent;
+        return (Outcome::Absent, vec![]);
     }
     if !trusted {
-        return Outcome::Untrusted;
+        return (Outcome::Untrusted, vec![]);
     }
     if raw.len() > 1 << 20 {
-        return Outcome::Oversized;
+        return (Outcome::Oversized, vec!["raw length"]);
     }
-    let Some(tree) = read(raw) else { return Outcome::Malformed };
-    let Tree::Object(members) = &tree else { return Outcome::Malformed };
+    let Some(tree) = read(raw) else { return (Outcome::Malformed, vec!["JSON"]) };
+    let Tree::Object(members) = &tree else { return (Outcome::Malformed, vec!["object"]) };
     let versions: Vec<&Tree> = all(members, "protocol_version");
     match versions[..] {
         [Tree::String(version)] if version == "0.1" => {}
-        [Tree::String(_)] => return Outcome::UnknownVersion,
-        _ => return Outcome::Malformed,
+        [Tree::String(_)] => return (Outcome::UnknownVersion, vec!["version"]),
+        _ => return (Outcome::Malformed, vec!["protocol_version"]),
     }
     let canonical = write(&tree);
     if canonical.len() > 65_536 {
-        return Outcome::Oversized;
+        return (Outcome::Oversized, vec!["canonical length"]);
     }
-    let fine = is_envelope(members) && numbers_fit(&tree) && depth(&tree) <= 200 && !repeats(&tree);
-    if fine {
-        Outcome::Admitted(canonical)
+    let broken: Vec<&str> = [
+        ("structure", !is_envelope(members)),
+        ("numbers", !numbers_fit(&tree)),
+        ("depth", depth(&tree) > 200),
+        ("repeated names", repeats(&tree)),
+    ]
+    .into_iter()
+    .filter_map(|(rule, is_broken)| is_broken.then_some(rule))
+    .collect();
+    if broken.is_empty() {
+        (Outcome::Admitted(canonical), broken)
     } else {
-        Outcome::Malformed
+        (Outcome::Malformed, broken)
     }
 }
 
