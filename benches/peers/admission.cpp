@@ -3,7 +3,8 @@
 // admission as it can: one strict text, the structure of an envelope, depth, and a compact copy.
 //
 //   admission write DIR      the inputs, for peers in other languages
-//   admission time ROUNDS    lines of: case, subject, bytes, least and median microseconds
+//   admission time ROUNDS [CASE]
+//                            lines of: case, subject, bytes, least and median microseconds
 //
 // Subjects take turns within each round, so that a busy machine is busy for all of them. Inputs come
 // in variants that take turns too: one input over and over would train the branch predictor.
@@ -227,7 +228,7 @@ void report(const std::string &what, const std::string &who, size_t bytes, std::
 // The volatile sink keeps results alive.
 volatile size_t g_sink;
 
-void time_cases(const kvh_context_t *context, size_t rounds) {
+void time_cases(const kvh_context_t *context, size_t rounds, const std::string &only) {
   sj::dom::parser parser;
   std::string kept;
   const Subject subjects[] = {
@@ -236,6 +237,7 @@ void time_cases(const kvh_context_t *context, size_t rounds) {
       {"nlohmann", [&](const std::string &raw) { return with_nlohmann(kept, raw); }},
   };
   for (const Case &one : cases()) {
+    if (!only.empty() && one.name != only) continue;
     const size_t bytes = one.texts[0].size();
     // nlohmann recurses: the deep inputs are not for it. simdjson only gives the measure for one byte.
     const size_t count = one.honest ? 3 : 1;
@@ -315,17 +317,17 @@ int write_inputs(const std::string &folder) {
 }  // namespace
 
 int main(int count, char **arguments) {
-  const std::string mode = count == 3 ? arguments[1] : "";
+  const std::string mode = count == 3 || count == 4 ? arguments[1] : "";
   if (mode == "write") return write_inputs(arguments[2]);
   if (mode != "time") {
-    std::fprintf(stderr, "usage: admission write DIR | admission time ROUNDS\n");
+    std::fprintf(stderr, "usage: admission write DIR | admission time ROUNDS [CASE]\n");
     return 2;
   }
   const size_t rounds = std::strtoul(arguments[2], nullptr, 10);
   kvh_context_t *context = nullptr;
   if (rounds == 0 || kvh_context_create(nullptr, &context) != KVH_OK) return 1;
-  time_cases(context, rounds);
-  time_calls(context, rounds);
+  time_cases(context, rounds, count == 4 ? arguments[3] : "");
+  if (count == 3) time_calls(context, rounds);
   kvh_context_destroy(context);
   return 0;
 }

@@ -170,6 +170,10 @@ fn judge_text(json: &[u8], scratch: &mut Scratch) -> Result<Verdict, TryReserveE
 
 /// No bytes, only blanks, or `null` among blanks, at any length.
 fn is_absent(raw: &[u8]) -> bool {
+    // Nearly all hints are answered by their first byte.
+    if raw.first().is_some_and(|first| !runs::is_blank(*first) && *first != b'n') {
+        return false;
+    }
     let start = runs::portable_blanks_end(raw, 0);
     let rest = raw[start..].strip_prefix(b"null").unwrap_or(&raw[start..]);
     runs::portable_blanks_end(rest, 0) == rest.len()

@@ -46,15 +46,24 @@ impl From<Range<usize>> for Span {
     }
 }
 
-/// Where an action's parts lie in the canonical form; strings without their quotes.
+/// Where a string lies in the canonical form, without its quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextPlace {
+    /// Its inside.
+    pub span: Span,
+    /// Whether the input had escapes in it; the canonical form may have some then.
+    pub had_escapes: bool,
+}
+
+/// Where an action's parts lie in the canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ActionSpans {
     /// `action_id`
-    pub id: Span,
+    pub id: TextPlace,
     /// `action_type`
-    pub action_type: Span,
+    pub action_type: TextPlace,
     /// `action_version`
-    pub version: Span,
+    pub version: TextPlace,
     /// `payload`
     pub payload: Span,
     /// The whole action.
@@ -64,8 +73,8 @@ pub struct ActionSpans {
 /// Where an envelope's parts lie in the canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EnvelopeSpans {
-    /// `message_id`, without its quotes.
-    pub message_id: Span,
+    /// `message_id`
+    pub message_id: TextPlace,
     /// What stands between the brackets of `actions`.
     pub actions: Span,
 }
@@ -181,25 +190,61 @@ enum Member {
 }
 
 impl Member {
-    const OF_ENVELOPE: [(&'static [u8], Member); 3] = [
-        (b"protocol_version", Member::ProtocolVersion),
-        (b"message_id", Member::MessageId),
-        (b"actions", Member::Actions),
-    ];
-
-    const OF_ACTION: [(&'static [u8], Member); 4] = [
-        (b"action_id", Member::ActionId),
-        (b"action_type", Member::ActionType),
-        (b"action_version", Member::ActionVersion),
-        (b"payload", Member::Payload),
-    ];
+    /// Names of like length are compared at that length, which costs next to nothing.
+    #[inline]
+    fn of_envelope(name: Text, input: &[u8]) -> Member {
+        match (name.inside(input), name.escaped) {
+            (b"protocol_version", false) => Member::ProtocolVersion,
+            (b"message_id", false) => Member::MessageId,
+            (b"actions", false) => Member::Actions,
+            (_, false) => Member::Extra,
+            (_, true) if name.equals(input, b"protocol_version") => Member::ProtocolVersion,
+            (_, true) if name.equals(input, b"message_id") => Member::MessageId,
+            (_, true) if name.equals(input, b"actions") => Member::Actions,
+            (_, true) => Member::Extra,
+        }
+    }
 
     #[inline]
-    fn named(name: Text, input: &[u8], candidates: &[(&'static [u8], Member)]) -> Member {
-        candidates
-            .iter()
-            .find(|(known, _)| name.equals(input, known))
-            .map_or(Member::Extra, |(_, member)| *member)
+    fn of_action(name: Text, input: &[u8]) -> Member {
+        match (name.inside(input), name.escaped) {
+            (b"action_id", false) => Member::ActionId,
+            (b"action_type", false) => Member::ActionType,
+            (b"action_version", false) => Member::ActionVersion,
+            (b"payload", false) => Member::Payload,
+            (_, false) => Member::Extra,
+            (_, true) if name.equals(input, b"action_id") => Member::ActionId,
+            (_, true) if name.equals(input, b"action_type") => Member::ActionType,
+            (_, true) if name.equals(input, b"action_version") => Member::ActionVersion,
+            (_, true) if name.equals(input, b"payload") => Member::Payload,
+            (_, true) => Member::Extra,
+        }
+    }
+
+    /// The member that usually comes behind this one.
+    const fn usual_next(self) -> Member {
+        match self {
+            Member::ProtocolVersion => Member::MessageId,
+            Member::MessageId => Member::Actions,
+            Member::ActionId => Member::ActionType,
+            Member::ActionType => Member::ActionVersion,
+            Member::ActionVersion => Member::Payload,
+            Member::Actions | Member::Payload | Member::Extra => Member::Extra,
+        }
+    }
+
+    /// As it usually stands in a text.
+    const fn usual_text(self) -> &'static [u8] {
+        match self {
+            Member::ProtocolVersion => b"\"protocol_version\":",
+            Member::MessageId => b"\"message_id\":",
+            Member::Actions => b"\"actions\":",
+            Member::ActionId => b"\"action_id\":",
+            Member::ActionType => b"\"action_type\":",
+            Member::ActionVersion => b"\"action_version\":",
+            Member::Payload => b"\"payload\":",
+            Member::Extra => b"",
+        }
     }
 
     const fn bit(self) -> u8 {
@@ -234,6 +279,8 @@ pub struct Judge<'i, 's> {
     envelope_seen: u8,
     action_seen: u8,
     action: ActionSpans,
+    /// What usually comes next where `place` is the envelope or an action; else `Extra`.
+    expected: Member,
     no_memory: Option<TryReserveError>,
 }
 
@@ -266,6 +313,7 @@ impl<'i, 's> Judge<'i, 's> {
             envelope_seen: 0,
             action_seen: 0,
             action: ActionSpans::default(),
+            expected: Member::Extra,
             no_memory: None,
         }
     }
@@ -309,15 +357,19 @@ impl<'i, 's> Judge<'i, 's> {
     }
 
     /// A known member may come once; what is repeated elsewhere the names find.
+    #[inline]
     fn see_envelope_member(&mut self, member: Member) {
         self.envelope_member = member;
+        self.expected = member.usual_next();
         let is_repeated = member != Member::Extra && self.envelope_seen & member.bit() != 0;
         self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.envelope_seen |= member.bit();
     }
 
+    #[inline]
     fn see_action_member(&mut self, member: Member) {
         self.action_member = member;
+        self.expected = member.usual_next();
         let is_repeated = member != Member::Extra && self.action_seen & member.bit() != 0;
         self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.action_seen |= member.bit();
@@ -346,7 +398,7 @@ impl<'i, 's> Judge<'i, 's> {
             }
             (Member::ProtocolVersion, _) => self.version.see(None),
             (Member::MessageId, Scalar::Text(text)) => {
-                self.envelope.message_id = self.canonical.text_range(text).into();
+                self.envelope.message_id = self.text_place(text);
             }
             (Member::Extra, _) => {}
             _ => self.flaws.note(Flaw::Structure, true),
@@ -355,20 +407,22 @@ impl<'i, 's> Judge<'i, 's> {
 
     /// A value that is no container, directly in an action.
     fn action_scalar(&mut self, scalar: Scalar) {
-        let place = match self.action_member {
-            Member::Extra => return,
-            Member::ActionId => &mut self.action.id,
-            Member::ActionType => &mut self.action.action_type,
-            Member::ActionVersion => &mut self.action.version,
-            _ => {
-                self.flaws.note(Flaw::Structure, true);
-                return;
+        match (self.action_member, scalar) {
+            (Member::Extra, _) => {}
+            (Member::ActionId, Scalar::Text(text)) => self.action.id = self.text_place(text),
+            (Member::ActionType, Scalar::Text(text)) => {
+                self.action.action_type = self.text_place(text);
             }
-        };
-        match scalar {
-            Scalar::Text(text) => *place = self.canonical.text_range(text).into(),
+            (Member::ActionVersion, Scalar::Text(text)) => {
+                self.action.version = self.text_place(text);
+            }
             _ => self.flaws.note(Flaw::Structure, true),
         }
+    }
+
+    #[inline]
+    fn text_place(&mut self, text: Text) -> TextPlace {
+        TextPlace { span: self.canonical.text_range(text).into(), had_escapes: text.escaped }
     }
 
     #[inline]
@@ -390,9 +444,13 @@ impl Sink for Judge<'_, '_> {
         self.flaws.note(Flaw::Depth, self.depth > DEPTH_MAX);
         let offset = self.canonical.offset(at);
         let is_object = container == Container::Object;
+        self.expected = Member::Extra;
         match self.place {
             Place::Opaque => {}
-            Place::Root if is_object => self.place = Place::Envelope,
+            Place::Root if is_object => {
+                self.place = Place::Envelope;
+                self.expected = Member::ProtocolVersion;
+            }
             Place::Root => {
                 self.not_an_object = true;
                 self.place = Place::Opaque;
@@ -413,6 +471,7 @@ impl Sink for Judge<'_, '_> {
                 self.action.json.start = offset as u32;
                 self.action_seen = 0;
                 self.place = Place::Action;
+                self.expected = Member::ActionId;
             }
             Place::Actions => {
                 self.flaws.note(Flaw::Structure, true);
@@ -446,6 +505,7 @@ impl Sink for Judge<'_, '_> {
         if self.depth > 3 {
             return;
         }
+        self.expected = Member::Extra;
         let end = self.canonical.offset(at) as u32 + 1;
         // Actions lie at depth 2 inside the member of that name; one action at depth 3.
         let in_actions = self.envelope_member == Member::Actions;
@@ -474,13 +534,36 @@ impl Sink for Judge<'_, '_> {
     }
 
     #[inline]
+    fn expects(&self) -> &'static [u8] {
+        self.expected.usual_text()
+    }
+
+    #[inline]
+    fn expected(&mut self, _name: Text) {
+        let member = self.expected;
+        match self.place {
+            Place::Envelope => self.see_envelope_member(member),
+            _ => self.see_action_member(member),
+        }
+    }
+
+    #[inline]
     fn name(&mut self, name: Text) {
+        // A name that means something is remembered as a bit, and no other name equals it.
         match self.place {
             Place::Envelope => {
-                self.see_envelope_member(Member::named(name, self.input, &Member::OF_ENVELOPE));
+                let member = Member::of_envelope(name, self.input);
+                self.see_envelope_member(member);
+                if member != Member::Extra {
+                    return;
+                }
             }
             Place::Action => {
-                self.see_action_member(Member::named(name, self.input, &Member::OF_ACTION));
+                let member = Member::of_action(name, self.input);
+                self.see_action_member(member);
+                if member != Member::Extra {
+                    return;
+                }
             }
             _ => {}
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use super::judge::{ActionSpans, EnvelopeSpans, Judge, Span, PROTOCOL_VERSION};
+use super::judge::{ActionSpans, EnvelopeSpans, Judge, Span, TextPlace, PROTOCOL_VERSION};
 use super::limits::CANONICAL_MAX_BYTES;
 use super::msgpack;
 use super::scan::{scan, text, ContainerStack, ScanError};
@@ -99,7 +99,7 @@ impl Snapshot {
         spans: &[ActionSpans],
     ) -> Result<Self, TryReserveError> {
         let mut unescaped = Vec::new();
-        let mut keep = |span: Span| keep_text(&json, span, &mut unescaped);
+        let mut keep = |place: TextPlace| keep_text(&json, place, &mut unescaped);
         let message_id = keep(envelope.message_id)?;
         let mut actions = Vec::new();
         actions.try_reserve_exact(spans.len())?;
@@ -306,11 +306,11 @@ impl SnapshotData {
 /// Where to find a string: in the canonical form, or unescaped among the few that need it.
 fn keep_text(
     json: &[u8],
-    span: Span,
+    TextPlace { span, had_escapes }: TextPlace,
     unescaped: &mut Vec<u8>,
 ) -> Result<TextSpan, TryReserveError> {
     let inside = &json[span.range()];
-    if !inside.contains(&b'\\') {
+    if !had_escapes || !inside.contains(&b'\\') {
         return Ok(TextSpan { span, unescaped: false });
     }
     let start = unescaped.len();

@@ -159,6 +159,13 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
     /// A member's name and the colon after it.
     #[inline(always)]
     fn name(&mut self) -> Result<(), NotJson> {
+        let expected = self.sink.expects();
+        if !expected.is_empty() && self.input[self.at..].starts_with(expected) {
+            let (start, end) = (self.at + 1, self.at + expected.len() - 2);
+            self.sink.expected(Text { start, end, escaped: false });
+            self.at += expected.len();
+            return Ok(());
+        }
         if self.token()? != b'"' {
             return Err(NotJson);
         }
@@ -225,6 +232,23 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
         }
     }
 
+    /// The end of the escapes that follow one another from `at` on.
+    #[inline(always)]
+    fn escapes(&mut self, text_start: usize, at: usize) -> Result<usize, NotJson> {
+        let mut at = at;
+        while self.input.get(at) == Some(&b'\\') {
+            match self.input.get(at + 1) {
+                Some(b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') => at += 2,
+                _ => {
+                    let (end, character) = text::escape(self.input, at)?;
+                    self.sink.escape(text_start, at..end, character);
+                    at = end;
+                }
+            }
+        }
+        Ok(at)
+    }
+
     /// The string whose opening quote is here.
     #[inline(always)]
     fn text(&mut self) -> Result<Text, NotJson> {
@@ -237,14 +261,12 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
                 b'"' => break,
                 b'\\' => {
                     escaped = true;
-                    let (end, character) = text::escape(self.input, at)?;
-                    self.sink.escape(start, at..end, character);
-                    at = end;
+                    at = self.escapes(start, at)?;
                 }
                 0x80.. => {
-                    let end = runs::non_ascii_end::<L>(self.input, at);
-                    std::str::from_utf8(&self.input[at..end]).map_err(|_| NotJson)?;
-                    at = end;
+                    while matches!(self.input.get(at), Some(0x80..)) {
+                        at = text::character_end(self.input, at)?;
+                    }
                 }
                 // A control character.
                 _ => return Err(NotJson),

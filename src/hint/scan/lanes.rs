@@ -24,14 +24,12 @@ pub struct NumberMasks {
     pub commas: u64,
 }
 
-/// Classes of bytes as bits. The first four mark what is outside of a class.
+/// Classes of bytes as bits. The first three mark what is outside of a class.
 pub trait Lanes: Copy {
     /// Not `0`..`9`.
     fn not_digits(block: &[u8; 32]) -> u32;
     /// What ends plain string text: quote, backslash, control, non-ASCII.
     fn not_plain(block: &[u8; 32]) -> u32;
-    /// Not non-ASCII.
-    fn ascii(block: &[u8; 32]) -> u32;
     /// Neither space, tab, line feed nor carriage return.
     fn not_blanks(block: &[u8; 32]) -> u32;
     /// See [`NumberMasks`].
@@ -73,11 +71,6 @@ impl Lanes for Portable {
     #[inline(always)]
     fn not_plain(block: &[u8; 32]) -> u32 {
         bits(block, runs::not_plain) as u32
-    }
-
-    #[inline(always)]
-    fn ascii(block: &[u8; 32]) -> u32 {
-        bits(block, runs::ascii) as u32
     }
 
     #[inline(always)]
@@ -202,11 +195,6 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn ascii(block: &[u8; 32]) -> u32 {
-            !bits(load(block))
-        }
-
-        #[inline(always)]
         fn not_blanks(block: &[u8; 32]) -> u32 {
             let bytes = load(block);
             let some = or(equal(bytes, b' '), equal(bytes, b'\t'));
@@ -251,7 +239,6 @@ mod tests {
         let plain = |byte: u8| (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\';
         assert_eq!(u64::from(!L::not_digits(half)), plainly(half, |byte| byte.is_ascii_digit()));
         assert_eq!(u64::from(!L::not_plain(half)), plainly(half, plain));
-        assert_eq!(u64::from(L::ascii(half)), plainly(half, |byte| byte.is_ascii()));
         assert_eq!(u64::from(!L::not_blanks(half)), plainly(half, |byte| blanks.contains(&byte)));
         assert_eq!(L::spaces(block), plainly(block, |byte| byte == b' '));
         let masks = NumberMasks {

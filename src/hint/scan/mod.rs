@@ -132,6 +132,17 @@ pub trait Sink {
     fn close(&mut self, at: usize, container: Container);
     /// A member's name; its value is next.
     fn name(&mut self, name: Text);
+    /// The member that usually comes next, as `"name":`, or nothing. Only ever a matter of speed:
+    /// where the text has exactly that, [`Sink::expected`] is told instead of [`Sink::name`].
+    #[inline]
+    fn expects(&self) -> &'static [u8] {
+        b""
+    }
+    /// The member that [`Sink::expects`] said; its name without quotes.
+    #[inline]
+    fn expected(&mut self, name: Text) {
+        self.name(name);
+    }
     /// A value that is not a container.
     fn scalar(&mut self, scalar: Scalar);
     /// One of a run of integers in an array: digits without a sign, a comma behind them. The usual
@@ -165,6 +176,6 @@ pub trait Sink {
     /// Blanks outside strings.
     fn blanks(&mut self, _range: Range<usize>) {}
     /// An escape inside the string that began at `text_start`, and the character it stands for;
-    /// told before the string itself.
+    /// told before the string itself. Not told of escapes of two bytes that have no shorter form.
     fn escape(&mut self, _text_start: usize, _range: Range<usize>, _character: char) {}
 }

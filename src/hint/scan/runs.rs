@@ -32,11 +32,6 @@ pub fn not_plain(word: u64) -> u64 {
     (word | !(printable & no_quote & no_backslash)) & TOP_BITS
 }
 
-/// Top bits of the bytes that are ASCII.
-pub fn ascii(word: u64) -> u64 {
-    !word & TOP_BITS
-}
-
 /// Top bits of the bytes that are not blanks.
 pub fn not_blanks(word: u64) -> u64 {
     let low = word & !TOP_BITS;
@@ -57,7 +52,6 @@ trait Class {
 
 struct Digits;
 struct Plain;
-struct NonAscii;
 struct Blanks;
 
 impl Class for Digits {
@@ -79,17 +73,6 @@ impl Class for Plain {
     #[inline(always)]
     fn word(word: u64) -> u64 {
         not_plain(word)
-    }
-}
-
-impl Class for NonAscii {
-    #[inline(always)]
-    fn block<L: Lanes>(block: &[u8; 32]) -> u32 {
-        L::ascii(block)
-    }
-    #[inline(always)]
-    fn word(word: u64) -> u64 {
-        ascii(word)
     }
 }
 
@@ -133,6 +116,13 @@ fn run_end<C: Class, L: Lanes>(input: &[u8], from: usize) -> usize {
 /// End of a run of decimal digits.
 #[inline(always)]
 pub fn digits_end<L: Lanes>(input: &[u8], at: usize) -> usize {
+    // Short numbers are common, and long ones are met by the integers' own loop.
+    for place in at..at + 4 {
+        if !matches!(input.get(place), Some(b'0'..=b'9')) {
+            return place;
+        }
+    }
+    let at = at + 4;
     run_end::<Digits, L>(input, at)
 }
 
@@ -140,12 +130,6 @@ pub fn digits_end<L: Lanes>(input: &[u8], at: usize) -> usize {
 #[inline(always)]
 pub fn plain_end<L: Lanes>(input: &[u8], at: usize) -> usize {
     run_end::<Plain, L>(input, at)
-}
-
-/// End of a run of non-ASCII bytes.
-#[inline(always)]
-pub fn non_ascii_end<L: Lanes>(input: &[u8], at: usize) -> usize {
-    run_end::<NonAscii, L>(input, at)
 }
 
 /// End of a run of blanks: space, tab, line feed, carriage return.
@@ -172,16 +156,15 @@ mod tests {
     /// A run function and the class it stands for.
     type Run = (fn(&[u8], usize) -> usize, fn(u8) -> bool);
 
-    fn runs<L: Lanes>() -> [Run; 4] {
+    fn runs<L: Lanes>() -> [Run; 3] {
         [
             (digits_end::<L>, |byte| byte.is_ascii_digit()),
             (plain_end::<L>, |byte| matches!(byte, 0x20..=0x7f if byte != b'"' && byte != b'\\')),
-            (non_ascii_end::<L>, |byte| !byte.is_ascii()),
             (blanks_end::<L>, is_blank),
         ]
     }
 
-    fn check(runs: [Run; 4]) {
+    fn check(runs: [Run; 3]) {
         for (run, belongs) in runs {
             let inside = (0..=255).find(|byte| belongs(*byte)).expect("no class is empty");
             for length in (0..18).chain([24, 25, 31, 32, 33, 40, 65]) {

@@ -20,6 +20,27 @@ pub fn escape(input: &[u8], at: usize) -> Result<(usize, char), NotJson> {
     Ok((at + 2, short))
 }
 
+/// The end of the character of two to four bytes at `input[at]`, by the table of RFC 3629.
+#[inline(always)]
+pub fn character_end(input: &[u8], at: usize) -> Result<usize, NotJson> {
+    let is_rest = |place: usize| matches!(input.get(place), Some(0x80..=0xbf));
+    let (len, second) = match (input[at], input.get(at + 1).copied().ok_or(NotJson)?) {
+        (0xc2..=0xdf, second) => (2, matches!(second, 0x80..=0xbf)),
+        (0xe0, second) => (3, matches!(second, 0xa0..=0xbf)),
+        // U+D800..U+DFFF are no characters.
+        (0xed, second) => (3, matches!(second, 0x80..=0x9f)),
+        (0xe1..=0xef, second) => (3, matches!(second, 0x80..=0xbf)),
+        (0xf0, second) => (4, matches!(second, 0x90..=0xbf)),
+        (0xf1..=0xf3, second) => (4, matches!(second, 0x80..=0xbf)),
+        (0xf4, second) => (4, matches!(second, 0x80..=0x8f)),
+        _ => return Err(NotJson),
+    };
+    if !second || (len > 2 && !is_rest(at + 2)) || (len > 3 && !is_rest(at + 3)) {
+        return Err(NotJson);
+    }
+    Ok(at + len)
+}
+
 fn unicode_escape(input: &[u8], at: usize) -> Result<(usize, char), NotJson> {
     let unit = four_hex_digits(input, at + 2)?;
     if let Some(character) = char::from_u32(unit) {
@@ -128,6 +149,31 @@ mod tests {
             [r"\", r"\x", r"\u12", r"\u+123", r"\ud800", r"\udc00", r"\ud800\n", r"\ud800\ud800"];
         for text in wrong {
             assert_eq!(escape(text.as_bytes(), 0), Err(NotJson), "{text}");
+        }
+    }
+
+    #[test]
+    fn characters_are_those_of_the_standard_library() {
+        let interesting =
+            [0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc2, 0xed, 0xff];
+        for first in 0x80..=0xffu8 {
+            for second in 0..=0xffu8 {
+                for third in interesting {
+                    for fourth in interesting {
+                        let input = [first, second, third, fourth];
+                        let expected = (2..=4).find(|len| {
+                            std::str::from_utf8(&input[..*len])
+                                .is_ok_and(|text| text.chars().count() == 1)
+                        });
+                        assert_eq!(character_end(&input, 0).ok(), expected, "{input:x?}");
+                    }
+                }
+                assert_eq!(
+                    character_end(&[first, second], 0).is_ok(),
+                    std::str::from_utf8(&[first, second]).is_ok()
+                );
+            }
+            assert_eq!(character_end(&[first], 0), Err(NotJson));
         }
     }
 
