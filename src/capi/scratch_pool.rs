@@ -11,9 +11,11 @@ use crate::hint::Scratch;
 const KEPT_MAX: usize = 8;
 
 /// The scratch memory of one context.
+#[allow(clippy::vec_box)]
 pub(crate) struct ScratchPool {
     seed: u64,
-    idle: Mutex<Vec<Scratch>>,
+    // Boxed: lending one moves a pointer.
+    idle: Mutex<Vec<Box<Scratch>>>,
 }
 
 impl ScratchPool {
@@ -25,7 +27,7 @@ impl ScratchPool {
     /// Lends scratch to `work`. If that panics, its scratch is not used again.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Scratch) -> T) -> T {
         let idle = self.idle.lock().pop();
-        let mut scratch = idle.unwrap_or_else(|| Scratch::new(self.seed));
+        let mut scratch = idle.unwrap_or_else(|| Box::new(Scratch::new(self.seed)));
         let done = work(&mut scratch);
         scratch.trim();
         let mut idle = self.idle.lock();

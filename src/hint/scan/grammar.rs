@@ -287,3 +287,104 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::ops::Range;
+
+    /// Writes down all it is told, runs of integers one by one.
+    #[derive(Debug, Default, PartialEq)]
+    struct Record(Vec<String>);
+
+    impl Record {
+        fn note(&mut self, what: &str, details: impl std::fmt::Debug) {
+            self.0.push(format!("{what} {details:?}"));
+        }
+    }
+
+    impl Sink for Record {
+        fn open(&mut self, at: usize, container: Container) {
+            self.note("open", (at, container));
+        }
+        fn close(&mut self, at: usize, container: Container) {
+            self.note("close", (at, container));
+        }
+        fn name(&mut self, name: Text) {
+            self.note("name", name);
+        }
+        fn expects(&self) -> &'static [u8] {
+            b"\"message_id\":"
+        }
+        fn scalar(&mut self, scalar: Scalar) {
+            self.note("scalar", scalar);
+        }
+        fn comma(&mut self, at: usize) {
+            self.note("comma", at);
+        }
+        fn blanks(&mut self, range: Range<usize>) {
+            self.note("blanks", range);
+        }
+        fn escape(&mut self, text_start: usize, range: Range<usize>, character: char) {
+            self.note("escape", (text_start, range, character));
+        }
+    }
+
+    /// Both ways through the same text tell the same, up to the same error.
+    fn check(input: &[u8]) {
+        if !Avx2::is_there() {
+            return;
+        }
+        let (mut plain, mut wide) = (Record::default(), Record::default());
+        let mut stack = ContainerStack::default();
+        let plain_end = scan_with::<Portable, _>(input, &mut stack, &mut plain);
+        // SAFETY: the CPU has what the function is compiled for.
+        let wide_end = unsafe { scan_avx2(input, &mut stack, &mut wide) };
+        assert_eq!(plain_end, wide_end);
+        assert_eq!(plain, wide);
+    }
+
+    #[test]
+    fn both_ways_tell_the_same_of_every_vector_and_each_of_its_beginnings() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/admission.jsonl");
+        let lines = std::fs::read_to_string(path).expect("the vectors lie in the project");
+        let mut count = 0;
+        for line in lines.lines() {
+            let vector: serde_json::Value = serde_json::from_str(line).expect("one a line");
+            let Some(raw) = vector["raw"].as_str() else { continue };
+            count += 1;
+            check(raw.as_bytes());
+            if raw.len() < 400 {
+                (0..raw.len()).for_each(|end| check(&raw.as_bytes()[..end]));
+            }
+        }
+        assert!(count > 200, "{count} vectors");
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_tell_the_same_of_pieces_of_json(
+            pieces in prop::collection::vec(
+                prop_oneof![
+                    4 => prop::sample::select(vec![
+                        "{", "}", "[", "]", ",", ":", "\"", "\"a\":", "\"message_id\":", " ", "\n  ",
+                        "true", "null", "-", "1", "0", "12345678901234567890,", ", ", "1.5e3", "\\n",
+                        "\\u00e9", "\\ud83d\\ude00", "\u{e9}", "\u{1f600}", "[1, 2, 3, 4],",
+                    ]).prop_map(str::to_owned),
+                    1 => "[0-9]{1,22},",
+                    1 => "\"\\PC{0,40}\"",
+                ],
+                0..60,
+            ),
+            begun in any::<bool>(),
+        ) {
+            let text = pieces.concat();
+            check(text.as_bytes());
+            if begun {
+                check(format!("{{\"a\":[{text}]}}").as_bytes());
+            }
+        }
+    }
+}
