@@ -1,43 +1,22 @@
 //! Admission against the slow reference of the tests: the same verdict, the same canonical bytes.
 //!
 //! The first byte of an input says how to read the rest, so that small inputs reach the limits on
-//! length: see [`Mode`]. At the end a table of verdicts and rules is printed; a zero in it fails the
+//! length: see [`input`]. At the end a table of verdicts and rules is printed; a zero in it fails the
 //! run, because a fuzzer that never saw a verdict says nothing about it.
 
 #![no_main]
 
+mod input;
 #[path = "../../tests/reference/mod.rs"]
 mod reference;
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use input::prepared;
 use kvhints::hint::{admit, Ingress, Scratch, Snapshot, Verdict};
 use libfuzzer_sys::fuzz_target;
 use reference::{Outcome, RULES};
-
-/// What an input's first byte means.
-enum Mode {
-    /// The rest as it is, over a distrusted ingress.
-    Untrusted,
-    /// Each byte 0x7f becomes 16,384 letters, up to five times.
-    Long,
-    /// More than 1 MiB of blanks behind the rest.
-    TooLong,
-    /// The rest as it is.
-    Plain,
-}
-
-impl Mode {
-    fn of(byte: u8) -> Self {
-        match byte {
-            0xa0 => Mode::Untrusted,
-            0xa1 => Mode::Long,
-            0xa2 => Mode::TooLong,
-            _ => Mode::Plain,
-        }
-    }
-}
 
 const VERDICTS: [&str; 6] =
     ["admitted", "absent", "untrusted", "unknown_version", "oversized", "malformed"];
@@ -61,32 +40,6 @@ extern "C" fn report() {
         println!("{zeros} of these were never seen: run longer, or mend the corpus");
         // SAFETY: ends the process, which is ending anyway.
         unsafe { libc::_exit(3) };
-    }
-}
-
-fn prepared(data: &[u8]) -> (Vec<u8>, bool) {
-    let Some((first, rest)) = data.split_first() else { return (Vec::new(), true) };
-    match Mode::of(*first) {
-        Mode::Untrusted => (rest.to_vec(), false),
-        Mode::Plain => (rest.to_vec(), true),
-        Mode::TooLong => {
-            let mut raw = rest.to_vec();
-            raw.resize(raw.len() + (1 << 20) + 1, b' ');
-            (raw, true)
-        }
-        Mode::Long => {
-            let mut raw = Vec::new();
-            let mut times = 0;
-            for byte in rest {
-                if *byte == 0x7f && times < 5 {
-                    times += 1;
-                    raw.resize(raw.len() + 16_384, b'x');
-                } else {
-                    raw.push(*byte);
-                }
-            }
-            (raw, true)
-        }
     }
 }
 

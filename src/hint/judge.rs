@@ -21,20 +21,34 @@ use super::scan::{Container, Integers, Number, Scalar, Sink, Text};
 /// The only version whose inside is interpreted.
 pub const PROTOCOL_VERSION: &str = "0.1";
 
-/// A range of the canonical form.
+/// A range of the canonical form, in one word: a copy of two halves would have to wait until both
+/// were written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Span {
-    /// First byte.
-    pub start: u32,
-    /// After the last byte.
-    pub end: u32,
-}
+pub struct Span(u64);
 
 impl Span {
+    /// From the first byte to after the last.
+    #[inline]
+    pub fn new(start: u32, end: u32) -> Self {
+        Self(u64::from(start) | u64::from(end) << 32)
+    }
+
+    /// First byte.
+    #[inline]
+    pub fn start(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// After the last byte.
+    #[inline]
+    pub fn end(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
     /// The range as one to index with.
     #[inline]
     pub fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
+        self.start() as usize..self.end() as usize
     }
 }
 
@@ -42,7 +56,7 @@ impl From<Range<usize>> for Span {
     /// Raw hints are at most 1 MiB and never grow: offsets fit.
     #[inline]
     fn from(range: Range<usize>) -> Self {
-        Self { start: range.start as u32, end: range.end as u32 }
+        Self::new(range.start as u32, range.end as u32)
     }
 }
 
@@ -233,17 +247,27 @@ impl Member {
         }
     }
 
-    /// As it usually stands in a text.
-    const fn usual_text(self) -> &'static [u8] {
+    /// The length of the member as it usually stands in a text, if `rest` begins with it; else 0.
+    /// Each is compared at its own length, which costs next to nothing.
+    #[inline]
+    fn usual_len(self, rest: &[u8]) -> usize {
+        #[inline(always)]
+        fn len<const N: usize>(rest: &[u8], member: &[u8; N]) -> usize {
+            if rest.first_chunk() == Some(member) {
+                N
+            } else {
+                0
+            }
+        }
         match self {
-            Member::ProtocolVersion => b"\"protocol_version\":",
-            Member::MessageId => b"\"message_id\":",
-            Member::Actions => b"\"actions\":",
-            Member::ActionId => b"\"action_id\":",
-            Member::ActionType => b"\"action_type\":",
-            Member::ActionVersion => b"\"action_version\":",
-            Member::Payload => b"\"payload\":",
-            Member::Extra => b"",
+            Member::ProtocolVersion => len(rest, b"\"protocol_version\":"),
+            Member::MessageId => len(rest, b"\"message_id\":"),
+            Member::Actions => len(rest, b"\"actions\":"),
+            Member::ActionId => len(rest, b"\"action_id\":"),
+            Member::ActionType => len(rest, b"\"action_type\":"),
+            Member::ActionVersion => len(rest, b"\"action_version\":"),
+            Member::Payload => len(rest, b"\"payload\":"),
+            Member::Extra => 0,
         }
     }
 
@@ -456,7 +480,7 @@ impl Sink for Judge<'_, '_> {
                 self.place = Place::Opaque;
             }
             Place::Envelope if self.envelope_member == Member::Actions && !is_object => {
-                self.envelope.actions.start = offset as u32 + 1;
+                self.envelope.actions = Span::new(offset as u32 + 1, 0);
                 self.place = Place::Actions;
             }
             Place::Envelope => {
@@ -468,7 +492,7 @@ impl Sink for Judge<'_, '_> {
             }
             Place::Actions if is_object => {
                 self.action = ActionSpans::default();
-                self.action.json.start = offset as u32;
+                self.action.json = Span::new(offset as u32, 0);
                 self.action_seen = 0;
                 self.place = Place::Action;
                 self.expected = Member::ActionId;
@@ -479,7 +503,7 @@ impl Sink for Judge<'_, '_> {
             }
             Place::Action => {
                 if self.action_member == Member::Payload && is_object {
-                    self.action.payload.start = offset as u32;
+                    self.action.payload = Span::new(offset as u32, 0);
                 } else {
                     self.flaws.note(Flaw::Structure, self.action_member != Member::Extra);
                 }
@@ -513,20 +537,20 @@ impl Sink for Judge<'_, '_> {
             0 => self.place = Place::Root,
             1 => {
                 if was == Place::Actions {
-                    self.envelope.actions.end = end - 1;
+                    self.envelope.actions = Span::new(self.envelope.actions.start(), end - 1);
                 }
                 self.place = Place::Envelope;
             }
             2 => {
                 if was == Place::Action {
-                    self.action.json.end = end;
+                    self.action.json = Span::new(self.action.json.start(), end);
                     self.finish_action();
                 }
                 self.place = if in_actions { Place::Actions } else { Place::Opaque };
             }
             _ => {
                 if in_actions && self.action_member == Member::Payload {
-                    self.action.payload.end = end;
+                    self.action.payload = Span::new(self.action.payload.start(), end);
                 }
                 self.place = if in_actions { Place::Action } else { Place::Opaque };
             }
@@ -534,8 +558,8 @@ impl Sink for Judge<'_, '_> {
     }
 
     #[inline]
-    fn expects(&self) -> &'static [u8] {
-        self.expected.usual_text()
+    fn expects(&self, rest: &[u8]) -> usize {
+        self.expected.usual_len(rest)
     }
 
     #[inline]

@@ -248,7 +248,7 @@ impl SnapshotData {
     /// See [`Snapshot::one_action`].
     pub(crate) fn one_action(&self, index: usize) -> Result<Option<Arc<Self>>, TryReserveError> {
         let Some(entry) = self.actions.get(index) else { return Ok(None) };
-        let (before, after) = (self.actions_json.start, self.actions_json.end);
+        let (before, after) = (self.actions_json.start(), self.actions_json.end());
         let action = &self.json[entry.json.range()];
         let after_json = &self.json[after as usize..];
         let mut json = Vec::new();
@@ -259,12 +259,12 @@ impl SnapshotData {
 
         // The action moves to the first place; what stands behind the actions follows it.
         let actions_end = before + action.len() as u32;
-        let moved_back = |span: Span, by: u32| Span { start: span.start - by, end: span.end - by };
+        let moved_back = |span: Span, by: u32| Span::new(span.start() - by, span.end() - by);
         let text_moved_back = |text: TextSpan, by: u32| match text.unescaped {
             true => text,
             false => TextSpan { span: moved_back(text.span, by), ..text },
         };
-        let by = entry.json.start - before;
+        let by = entry.json.start() - before;
         let moved_entry = ActionEntry {
             id: text_moved_back(entry.id, by),
             action_type: text_moved_back(entry.action_type, by),
@@ -272,7 +272,7 @@ impl SnapshotData {
             payload: moved_back(entry.payload, by),
             json: moved_back(entry.json, by),
         };
-        let is_behind = self.message_id.span.start >= after;
+        let is_behind = self.message_id.span.start() >= after;
         let message_id =
             text_moved_back(self.message_id, if is_behind { after - actions_end } else { 0 });
         let mut actions = Vec::new();
@@ -285,7 +285,7 @@ impl SnapshotData {
             json,
             unescaped,
             message_id,
-            actions_json: Span { start: before, end: actions_end },
+            actions_json: Span::new(before, actions_end),
             actions,
             poison: Poison::default(),
         })))

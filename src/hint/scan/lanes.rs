@@ -65,7 +65,7 @@ impl Lanes for Portable {
     #[inline(always)]
     fn not_digits(block: &[u8; 32]) -> u32 {
         // Exact for each byte, unlike the faster form for runs, which is right up to the first.
-        !(bits(block, |word| digits(word)) as u32)
+        !(bits(block, digits) as u32)
     }
 
     #[inline(always)]

@@ -132,11 +132,12 @@ pub trait Sink {
     fn close(&mut self, at: usize, container: Container);
     /// A member's name; its value is next.
     fn name(&mut self, name: Text);
-    /// The member that usually comes next, as `"name":`, or nothing. Only ever a matter of speed:
-    /// where the text has exactly that, [`Sink::expected`] is told instead of [`Sink::name`].
+    /// The length of the member that usually comes next, as `"name":`, if `rest` begins with exactly
+    /// that, else 0. Only ever a matter of speed: [`Sink::expected`] is told of it instead of
+    /// [`Sink::name`].
     #[inline]
-    fn expects(&self) -> &'static [u8] {
-        b""
+    fn expects(&self, _rest: &[u8]) -> usize {
+        0
     }
     /// The member that [`Sink::expects`] said; its name without quotes.
     #[inline]
