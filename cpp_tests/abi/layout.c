@@ -18,6 +18,16 @@ AT(kvh_context_params_t, struct_size, 0);
 AT(kvh_context_params_t, trust_http_hints, 8);
 AT(kvh_context_params_t, clock_monotonic_ns, 16);
 AT(kvh_context_params_t, clock_destroy, 40);
+AT(kvh_context_params_t, key_ring, 56);
+
+AT(kvh_key_ring_params_t, audience, 8);
+AT(kvh_key_ring_params_t, expiry, 24);
+AT(kvh_key_ring_params_t, admissions_max, 28);
+AT(kvh_key_ring_params_t, replay_entries_max, 32);
+AT(kvh_signing_params_t, key_id, 8);
+AT(kvh_signing_params_t, expiry_unix_seconds, 24);
+AT(kvh_signing_params_t, audience, 32);
+AT(kvh_signing_params_t, nonce, 48);
 
 int main(void) {
   /* The library that was loaded is the one that this header describes. */
