@@ -4,6 +4,8 @@
 //! JSON ────────────────────────┐
 //! MessagePack ─ msgpack::decode ┴─> scan ─events─> judge ──> Verdict
 //! body ─────── body (a hint's bytes)                 └─ canonical, names ─> Snapshot
+//! key ring ─── signature (is it authentic?)
+//! parts ────── builder (each judged when it is added)
 //! ```
 //!
 //! | file | subject |
