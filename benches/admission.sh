@@ -2,13 +2,13 @@
 # Admission beside its peers, in one go: builds the library and the peers, runs them in turn on one
 # core, prints a table of times and ratios, and keeps it in benches/record with a note on the machine.
 #
-#   benches/admission.sh [ROUNDS]      default 31
+#   benches/admission.sh [ROUNDS]      default 301
 #
 # Needs g++, and installs what is missing where it may: libsimdjson-dev and nlohmann-json3-dev from
 # the system's packages; msgspec, pydantic and msgpack into a virtual environment under target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-rounds=${1:-31}
+rounds=${1:-301}
 
 if ! echo '#include <nlohmann/json.hpp>
 #include <simdjson.h>' | g++ -std=c++17 -fsyntax-only -x c++ - 2>/dev/null; then
@@ -32,7 +32,7 @@ export LD_LIBRARY_PATH=$PWD/$work
 core=$(($(nproc) - 1))
 "$work/admission" write "$work/inputs"
 taskset -c "$core" "$work/admission" time "$rounds" >"$work/times.tsv"
-taskset -c "$core" "$work/venv/bin/python" benches/peers/admission.py "$work/inputs" 9 >>"$work/times.tsv"
+taskset -c "$core" "$work/venv/bin/python" benches/peers/admission.py "$work/inputs" "$((rounds / 4 + 1))" >>"$work/times.tsv"
 
 record=benches/record/admission-$(date +%Y-%m-%d).md
 {

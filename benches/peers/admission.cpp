@@ -250,7 +250,8 @@ void time_cases(const kvh_context_t *context, size_t rounds, const std::string &
         g_sink = subjects[who].admit(one.texts[done++ % one.texts.size()]);
         if (one.honest && g_sink == 0) std::abort();
       } while (seconds() - start < 0.02);
-      turns[who] = std::max<size_t>(1, done / 4);
+      // Half a millisecond: short enough that most samples are not interrupted.
+      turns[who] = std::max<size_t>(1, done / 40);
     }
     size_t variant = 0;
     for (size_t round = 0; round < rounds; ++round) {
@@ -290,7 +291,7 @@ void time_calls(const kvh_context_t *context, size_t rounds) {
        [&] { for (int turn = 0; turn < 1000; ++turn) kvh_snapshot_release(kvh_snapshot_retain(snapshot)); }},
   };
   std::vector<double> times[std::size(calls)];
-  for (size_t round = 0; round < rounds * 20; ++round) {
+  for (size_t round = 0; round < rounds; ++round) {
     for (size_t which = 0; which < std::size(calls); ++which) {
       const double start = seconds();
       calls[which].second();
