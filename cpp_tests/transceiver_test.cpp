@@ -139,6 +139,7 @@ TEST_F(TransceiverTest, EntriesThatDoNotBelongTogetherAreRefusedInWords) {
   const std::pair<std::vector<kvh_bytes_t>, const char *> cases[] = {
       {{}, "no rank entry"},
       {{own, own}, "twice"},
+      {{own}, "1 of the worker's 2 ranks"},
       {{kvh_buffer_bytes(entry1.get())}, "own entry"},
       {{own, kvh_buffer_bytes(foreign.get())}, "differs"},
       {{own, support::bytes("nonsense")}, "rank entry 1"},

@@ -14,7 +14,7 @@ use kvhints::reuse::Policy;
 use kvhints::transfer::loopback::LoopbackHub;
 use kvhints::transfer::prefetch::{Deadlines, Outcome};
 use kvhints::transfer::reason::FailReason;
-use kvhints::transfer::state::{Incarnation, RankAddress, State};
+use kvhints::transfer::state::{Incarnation, JoinError, RankAddress, State};
 use kvhints::transfer::transceiver::{
     FetchOrder, Origin, PrefetchHandle, SetStateError, Surroundings, Transceiver, TransceiverConfig,
 };
@@ -208,6 +208,8 @@ fn a_worker_of_several_ranks_serves_nothing_until_the_entries_are_joined() {
     other.ranks = vec![RankAddress { rank: 0, ..other.ranks[0].clone() }];
     let other = other.encode();
     assert_eq!(transceiver.set_state(&[&other]), Err(SetStateError::OwnEntryMissing));
+    let incomplete = JoinError::Incomplete { found: 1, rank_count: 2 };
+    assert_eq!(transceiver.set_state(&[own]), Err(SetStateError::Join(incomplete)));
     transceiver.set_state(&[&other, own]).unwrap();
     let state = State::decode(&transceiver.state().unwrap()).unwrap();
     assert_eq!(state.ranks.len(), 2);

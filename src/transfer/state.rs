@@ -94,6 +94,14 @@ pub enum JoinError {
         /// How many there are.
         rank_count: u32,
     },
+    /// Ranks are missing: their peers would find nobody.
+    #[error("{found} of the worker's {rank_count} ranks: give the entries of all")]
+    Incomplete {
+        /// How many ranks the entries name.
+        found: usize,
+        /// How many there are.
+        rank_count: u32,
+    },
 }
 
 impl State {
@@ -188,7 +196,7 @@ impl State {
         })
     }
 
-    /// Joins entries of ranks, in any order, to the state of their worker.
+    /// Joins the entries of all ranks, in any order, to the state of their worker.
     pub fn join(entries: &[&[u8]]) -> Result<Self, JoinError> {
         let mut joined: Option<Self> = None;
         for (index, bytes) in entries.iter().enumerate() {
@@ -214,7 +222,12 @@ impl State {
                 }
             }
         }
-        joined.ok_or(JoinError::Empty)
+        let joined = joined.ok_or(JoinError::Empty)?;
+        let rank_count = joined.parallel.rank_count().unwrap_or(0);
+        if joined.ranks.len() != rank_count as usize {
+            return Err(JoinError::Incomplete { found: joined.ranks.len(), rank_count });
+        }
+        Ok(joined)
     }
 
     /// How rank `rank` is reached, if the state knows.

@@ -184,7 +184,6 @@ pub struct Transceiver {
     max_prefetches: usize,
     transport_name: &'static str,
     rank_entry: Vec<u8>,
-    own_rank: RankAddress,
     served_state: ServedState,
     allow_list: Arc<RwLock<AllowList>>,
     lent: Arc<Mutex<Lent>>,
@@ -219,7 +218,7 @@ impl Transceiver {
             namespace: config.namespace.clone(),
             cache: config.cache.clone(),
             parallel: config.parallel.clone(),
-            ranks: vec![own_rank.clone()],
+            ranks: vec![own_rank],
         };
         let rank_entry = own_state.encode();
         // A worker of one rank is complete at once.
@@ -283,7 +282,6 @@ impl Transceiver {
             max_prefetches: config.max_prefetches,
             transport_name,
             rank_entry,
-            own_rank,
             served_state: Arc::new(RwLock::new(served)),
             allow_list,
             lent,
@@ -319,12 +317,13 @@ impl Transceiver {
         &self.rank_entry
     }
 
-    /// Makes the worker's state out of the entries of its ranks, this one's among them.
+    /// Makes the worker's state out of the entries of all its ranks, this one's among them.
     pub fn set_state(&self, entries: &[&[u8]]) -> Result<(), SetStateError> {
-        let state = State::join(entries)?;
-        if state.rank(self.own_rank.rank) != Some(&self.own_rank) {
+        // Its very bytes: with them, and all entries alike, namespace and layout are this rank's.
+        if !entries.is_empty() && !entries.contains(&&*self.rank_entry) {
             return Err(SetStateError::OwnEntryMissing);
         }
+        let state = State::join(entries)?;
         *self.served_state.write() = Some(Arc::from(state.encode()));
         Ok(())
     }
