@@ -16,6 +16,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("broadcast", &["plan", "hint", "poison", "telemetry", "clock"]),
     ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock"]),
     ("capi", &["transfer", "broadcast", "plan", "reuse", "hint", "poison", "telemetry", "clock"]),
+    // Programs, which see the library from outside.
+    ("bin", &["plan", "hint"]),
 ];
 
 /// What the pure rooms (hint, plan, reuse) never touch outside their tests.
@@ -94,15 +96,16 @@ fn sources() -> Vec<Source> {
         .collect()
 }
 
-/// The rooms that a line names: `crate::room…` and `crate::{room…, …}`.
+/// The rooms that a line names: `crate::room…` and `crate::{room…, …}`; the same with the library's
+/// name, as programs write it.
 fn rooms_named(line: &str) -> Vec<&'static str> {
     let is_room = |text: &str, room: &str| {
         text.strip_prefix(room)
             .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
     };
-    let paths: Vec<&str> = line
-        .split("crate::")
-        .skip(1)
+    let after = |root| line.split(root).skip(1);
+    let paths: Vec<&str> = after("crate::")
+        .chain(after("kvhints::"))
         .flat_map(|path| match path.strip_prefix('{') {
             Some(list) => list.split([',', '{', '}', ' ']).collect(),
             None => vec![path],
@@ -117,6 +120,7 @@ fn the_reader_sees_every_way_of_naming_a_room() {
     assert_eq!(rooms_named("use crate::hint::Snapshot;"), ["hint"]);
     assert_eq!(rooms_named("    crate::plan::Plan::new()"), ["plan"]);
     assert_eq!(rooms_named("use crate::{hint::Snapshot, reuse};"), ["hint", "reuse"]);
+    assert_eq!(rooms_named("use kvhints::{plan::Plan, hint};"), ["hint", "plan"]);
     assert_eq!(rooms_named("use super::hints;"), Vec::<&str>::new());
     assert_eq!(rooms_named("use crate::hinted::X;"), Vec::<&str>::new());
 }

@@ -44,6 +44,11 @@ impl Binding {
         self.wants_envelope
     }
 
+    /// What it can do: action types and versions, sorted bytewise.
+    pub fn actions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.actions.iter().map(|(kind, version)| (&**kind, &**version))
+    }
+
     /// Whether this very binding can do this version of this action.
     pub fn is_capable_of(&self, action_type: &str, action_version: &str) -> bool {
         self.actions
@@ -215,6 +220,11 @@ impl BindingTable {
     /// A binding by its id.
     pub fn binding(&self, id: &str) -> Option<&Binding> {
         self.bindings.get(id)
+    }
+
+    /// All bindings, by id.
+    pub fn bindings(&self) -> impl Iterator<Item = (&str, &Binding)> {
+        self.bindings.iter().map(|(id, binding)| (&**id, binding))
     }
 
     /// The bindings for which the endpoint is listed, by id; `None` when it is not in the registry.

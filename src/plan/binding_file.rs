@@ -184,7 +184,8 @@ fn add_endpoint(
     Ok(())
 }
 
-fn bytes_from_hex(hex: &str) -> Option<Vec<u8>> {
+/// Bytes as configuration writes them: two hexadecimal digits each, of either case.
+pub fn bytes_from_hex(hex: &str) -> Option<Vec<u8>> {
     if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) || !hex.len().is_multiple_of(2) {
         return None;
     }

@@ -9,8 +9,9 @@ use std::collections::TryReserveError;
 use std::fmt;
 
 use super::binding::{Addressing, Binding, BindingTable};
-use super::candidates::{Candidates, Capabilities, Counts};
+use super::candidates::{Candidate, Candidates, Capabilities, Counts};
 use super::payload::{FetchPayload, PayloadError};
+use super::step::Step;
 use super::Endpoint;
 use crate::hint::Snapshot;
 
@@ -164,6 +165,17 @@ pub fn decide(
     table: &BindingTable,
     profile: &RequestProfile<'_>,
 ) -> Result<Decision, TryReserveError> {
+    decide_observed(snapshot, capabilities, table, profile, |_| {})
+}
+
+/// As [`decide`], and tells each step as it is taken.
+pub fn decide_observed(
+    snapshot: Option<&Snapshot>,
+    capabilities: &Capabilities,
+    table: &BindingTable,
+    profile: &RequestProfile<'_>,
+    mut observe: impl FnMut(Step<'_>),
+) -> Result<Decision, TryReserveError> {
     let nothing_collected =
         |refusal| Ok(Decision { plan: Plan::Local(refusal), counts: Counts::default() });
     if profile.has_lora {
@@ -172,11 +184,13 @@ pub fn decide(
     if profile.kind == RequestKind::Other {
         return nothing_collected(Refusal::NotEligible);
     }
+    observe(Step::Eligible);
     let Some(snapshot) = snapshot else {
         return nothing_collected(Refusal::NoCandidate);
     };
     let candidates = Candidates::collect(snapshot, capabilities)?;
-    let plan = match plan_fetch(&candidates, table, profile) {
+    observe(Step::Collected(&candidates));
+    let plan = match plan_fetch(&candidates, table, profile, &mut observe) {
         Ok(fetch) => Plan::NamedFetch(fetch),
         Err(Stop::Refused(refusal)) => Plan::Local(refusal),
         Err(Stop::NoMemory(error)) => return Err(error),
@@ -209,29 +223,35 @@ fn plan_fetch(
     candidates: &Candidates,
     table: &BindingTable,
     profile: &RequestProfile<'_>,
+    observe: &mut impl FnMut(Step<'_>),
 ) -> Result<NamedFetch, Stop> {
     let candidate = candidates.list().first().ok_or(Refusal::NoCandidate)?;
     let snapshot = candidates.snapshot();
     let action = snapshot.action(candidate.action_index).ok_or(Refusal::NoCandidate)?;
-    let payload = FetchPayload::read(action.version, action.payload, table.hash_dialect())?;
+    let payload = FetchPayload::read(action.version, action.payload, table.hash_dialect());
+    observe(Step::Payload(payload.as_ref()));
+    let payload = payload?;
 
+    let endpoint = Endpoint::parse(&payload.source_control_endpoint);
+    observe(Step::Endpoint(endpoint.as_ref()));
     // A text that is no endpoint has no canonical form that could be listed.
-    let endpoint =
-        Endpoint::parse(&payload.source_control_endpoint).map_err(|_| Refusal::EndpointUnlisted)?;
-    let listed = table.listed_for(&endpoint).ok_or(Refusal::EndpointUnlisted)?;
+    let endpoint = endpoint.map_err(|_| Refusal::EndpointUnlisted)?;
+    let listed = table.listed_for(&endpoint);
+    observe(Step::Registry { is_listed: listed.is_some() });
 
-    let supported = |(_, binding): &(&str, &Binding)| candidate.is_supported_by(binding.family());
-    let mut usable = listed.filter(supported);
-    let (binding_id, binding) = usable.next().ok_or(Refusal::BindingMissing)?;
-    if usable.next().is_some() {
-        return Err(Refusal::BindingAmbiguous.into());
-    }
-    if !binding.is_authorised_for(profile.namespace) {
+    let (binding_id, binding) =
+        only_usable(candidate, listed.ok_or(Refusal::EndpointUnlisted)?, observe)?;
+    let is_authorised = binding.is_authorised_for(profile.namespace);
+    observe(Step::Authorised(is_authorised));
+    if !is_authorised {
         return Err(Refusal::BindingUnauthorised.into());
     }
-    if !binding.is_capable_of(action.action_type, action.version) {
+    let is_capable = binding.is_capable_of(action.action_type, action.version);
+    observe(Step::Capable(is_capable));
+    if !is_capable {
         return Err(Refusal::BindingIncapable.into());
     }
+    observe(Step::Addressed(binding.addressing()));
     if binding.addressing() == Addressing::RequestPaired {
         return Err(Refusal::RequestPaired.into());
     }
@@ -249,6 +269,26 @@ fn plan_fetch(
         then_paired_source: profile.kind == RequestKind::GenerationOnly,
         envelope,
     })
+}
+
+/// The one binding, of those that the endpoint is listed for, whose family supports the candidate.
+fn only_usable<'a>(
+    candidate: &Candidate,
+    listed: impl Iterator<Item = (&'a str, &'a Binding)>,
+    observe: &mut impl FnMut(Step<'_>),
+) -> Result<(&'a str, &'a Binding), Refusal> {
+    let mut found = Err(Refusal::BindingMissing);
+    for (id, binding) in listed {
+        let is_supported = candidate.is_supported_by(binding.family());
+        observe(Step::Considered { id, binding, is_supported });
+        if is_supported {
+            found = match found {
+                Err(Refusal::BindingMissing) => Ok((id, binding)),
+                _ => Err(Refusal::BindingAmbiguous),
+            };
+        }
+    }
+    found
 }
 
 fn one_action_envelope(snapshot: &Snapshot, index: usize) -> Result<Box<[u8]>, Stop> {

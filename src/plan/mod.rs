@@ -21,15 +21,20 @@ mod candidates;
 mod decision;
 mod endpoint;
 mod payload;
+mod step;
 mod wire;
 
 pub use address::{AddressBounds, AddressBoundsError};
 pub use allow_list::{AllowList, AllowListError, DestinationError};
 pub use binding::{Addressing, Binding, BindingTable, BindingTableError};
+pub use binding_file::bytes_from_hex;
 pub use candidates::{Candidate, Candidates, Capabilities, CapabilitiesFull, Counts};
-pub use decision::{decide, Decision, NamedFetch, Plan, Refusal, RequestKind, RequestProfile};
+pub use decision::{
+    decide, decide_observed, Decision, NamedFetch, Plan, Refusal, RequestKind, RequestProfile,
+};
 pub use endpoint::{Endpoint, EndpointError, Scheme};
 pub use payload::{FetchPayload, HashDialect, PayloadError, MAX_BLOCKS};
+pub use step::Step;
 pub use wire::PlanBytesError;
 
 /// Longest name of a family, binding, action type or action version, in bytes.

@@ -1,0 +1,96 @@
+//! `kvhints`: for operators who ask what the library would do, and why.
+//!
+//! `kvhints plan` admits one hint and decides about it as a server would, telling each step. What it
+//! tells comes from the library's own decision while that is made; nothing is decided here. Resolves
+//! no name and contacts nobody. Never part of the shared library.
+
+mod arguments;
+mod explain;
+mod input;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use arguments::{Command, PlanArguments, HELP};
+use kvhints::hint::{admit, Ingress, Scratch};
+use kvhints::plan::{decide_observed, BindingTable, Capabilities, Plan, RequestProfile};
+
+/// A fetch would be planned, or help was given.
+const FETCH: u8 = 0;
+/// The plan would be local.
+const LOCAL: u8 = 1;
+/// Arguments, files or the table are not what they should be; nothing was decided.
+const WRONG: u8 = 2;
+
+fn main() -> ExitCode {
+    let outcome = arguments::read(lexopt::Parser::from_env()).and_then(run);
+    let code = match outcome {
+        Ok((text, code)) => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => code,
+            // Whoever read it had seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => code,
+            Err(error) => complain(&format!("cannot write: {error}")),
+        },
+        Err(problem) => complain(&problem),
+    };
+    ExitCode::from(code)
+}
+
+fn complain(problem: &str) -> u8 {
+    // With nowhere to complain, the exit code has to do.
+    let _ = writeln!(std::io::stderr(), "kvhints: {problem}");
+    WRONG
+}
+
+fn run(command: Command) -> Result<(String, u8), String> {
+    match command {
+        Command::Help => Ok((HELP.to_owned(), FETCH)),
+        Command::Version => Ok((format!("kvhints {}\n", env!("CARGO_PKG_VERSION")), FETCH)),
+        Command::Plan(arguments) => plan(&arguments),
+    }
+}
+
+fn plan(arguments: &PlanArguments) -> Result<(String, u8), String> {
+    let table = input::table(&arguments.table)?;
+    let capabilities = capabilities(arguments, &table)?;
+    let raw = input::envelope(&arguments.envelope)?;
+    let no_memory = |_| "memory could not be had".to_owned();
+    let seed = getrandom::u64().map_err(|error| format!("no random numbers: {error}"))?;
+    let verdict = admit(&raw, Ingress::InProcess, &mut Scratch::new(seed)).map_err(no_memory)?;
+    let profile = RequestProfile {
+        has_lora: arguments.has_lora,
+        kind: arguments.kind,
+        // No step asks: whatever is decided, a required handoff keeps its rules.
+        required_handoff: false,
+        namespace: &arguments.namespace,
+    };
+    let mut explanation = explain::Explanation::new(&verdict, &profile, &table);
+    let snapshot = verdict.into_snapshot();
+    let decision = decide_observed(snapshot.as_ref(), &capabilities, &table, &profile, |step| {
+        explanation.step(&step);
+    });
+    let plan = decision.map_err(no_memory)?.plan;
+    let code = match plan {
+        Plan::NamedFetch(_) => FETCH,
+        Plan::Local(_) => LOCAL,
+    };
+    Ok((explanation.end(&plan), code))
+}
+
+/// What was said with `--family`; else what the table's bindings can do, each for its family.
+fn capabilities(arguments: &PlanArguments, table: &BindingTable) -> Result<Capabilities, String> {
+    let mut capabilities = Capabilities::new();
+    for (family, action_type, version) in &arguments.families {
+        capabilities.add(family, action_type, version).map_err(|error| error.to_string())?;
+    }
+    if arguments.families.is_empty() {
+        for (_, binding) in table.bindings() {
+            for (action_type, version) in binding.actions() {
+                capabilities
+                    .add(binding.family(), action_type, version)
+                    .map_err(|error| format!("{error}; say which count with --family"))?;
+            }
+        }
+    }
+    Ok(capabilities)
+}
