@@ -1,313 +1,14 @@
-//! The decision as a table: every rule, its place in the order, and its reason.
+//! The decision where it is a fetch, and what must not matter to it. Refusals: plan_refusals.rs.
 
 mod plan_support;
 
-use kvhints::hint::Snapshot;
+use kvhints::hint::{admit, Ingress, Scratch, Snapshot, Verdict};
 use kvhints::plan::{
-    decide, Addressing, BindingTable, Capabilities, Counts, Decision, HashDialect, NamedFetch,
-    Plan, Refusal, Refusal::*, RequestKind, RequestKind::*, RequestProfile,
+    decide, Addressing, BindingTable, Capabilities, Counts, HashDialect, Plan, Refusal::*,
+    RequestKind::*,
 };
-use kvhints::telemetry::Metrics;
 use plan_support::hint;
-
-const NAMESPACE: &[u8] = b"llama/rev3";
-
-/// Listed for one good binding.
-const GOOD: &str = r#"{"source_control_endpoint":"tcp://good:1","block_hashes":[11,22]}"#;
-
-fn at(endpoint: &str) -> String {
-    format!(r#"{{"source_control_endpoint":"{endpoint}","block_hashes":[11,22]}}"#)
-}
-
-/// The server's configuration; each endpoint shows one rule.
-fn table() -> BindingTable {
-    let mut table = BindingTable::new();
-    let named = Addressing::ContentNamed;
-    let paired = Addressing::RequestPaired;
-    type Row<'a> = (&'a str, &'a str, Addressing, bool, bool, &'a [&'a str]);
-    // id, family, addressing, can do kv.fetch, is authorised, endpoints
-    let bindings: &[Row] = &[
-        (
-            "good",
-            "F",
-            named,
-            true,
-            true,
-            &[
-                "tcp://good:1",
-                "http://web",
-                "tcp://two-families:1",
-                "tcp://one-supported:1",
-                "tcp://ambiguous:1",
-            ],
-        ),
-        ("good-2", "F", named, true, true, &["tcp://ambiguous:1"]),
-        ("other-family", "G", named, true, true, &["tcp://two-families:1"]),
-        ("unsupported", "X", named, true, true, &["tcp://unsupported:1", "tcp://one-supported:1"]),
-        ("stranger", "F", named, true, false, &["tcp://stranger:1"]),
-        ("unable", "F", named, false, true, &["tcp://unable:1"]),
-        ("stranger-unable", "F", named, false, false, &["tcp://stranger-unable:1"]),
-        ("paired", "F", paired, true, true, &["tcp://paired:1"]),
-        ("paired-unable", "F", paired, false, true, &["tcp://paired-unable:1"]),
-        ("paired-stranger", "F", paired, true, false, &["tcp://paired-stranger:1"]),
-    ];
-    for (id, family, addressing, capable, authorised, endpoints) in bindings {
-        table.add_binding(id, family, *addressing, false).unwrap();
-        if *capable {
-            table.add_action(id, "kv.fetch", "1.0").unwrap();
-            table.add_action(id, "kv.fetch", "1.1").unwrap();
-            table.add_action(id, "kv.fetch", "9.9").unwrap();
-        }
-        if *authorised {
-            table.authorise_namespace(id, NAMESPACE).unwrap();
-        }
-        for endpoint in *endpoints {
-            table.allow_endpoint(endpoint, id).unwrap();
-        }
-    }
-    table
-}
-
-fn capabilities() -> Capabilities {
-    let mut capabilities = Capabilities::new();
-    for family in ["G", "F"] {
-        for version in ["1.0", "1.1", "9.9"] {
-            capabilities.add(family, "kv.fetch", version).unwrap();
-        }
-    }
-    capabilities
-}
-
-fn profile(kind: RequestKind) -> RequestProfile<'static> {
-    RequestProfile { has_lora: false, kind, required_handoff: false, namespace: NAMESPACE }
-}
-
-fn decided(snapshot: Option<&Snapshot>, profile: &RequestProfile<'_>) -> Decision {
-    let decision = decide(snapshot, &capabilities(), &table(), profile).expect("memory");
-    // The required handoff is nobody's business here.
-    let handoff = RequestProfile { required_handoff: !profile.required_handoff, ..*profile };
-    let again = decide(snapshot, &capabilities(), &table(), &handoff).expect("memory");
-    assert_eq!(again, decision, "a required handoff changes nothing");
-    decision
-}
-
-fn fetch(decision: Decision) -> NamedFetch {
-    match decision.plan {
-        Plan::NamedFetch(fetch) => fetch,
-        Plan::Local(refusal) => panic!("refused: {}", refusal.name()),
-    }
-}
-
-fn fetch_at(endpoint: &str) -> Vec<(&'static str, &'static str, String)> {
-    vec![("kv.fetch", "1.0", at(endpoint))]
-}
-
-#[test]
-fn every_refusal_has_its_reason_and_its_place_in_the_order() {
-    let fetch_10 = |payload: &str| vec![("kv.fetch", "1.0", payload.to_owned())];
-    let two = |first: &str, second: &str| {
-        vec![("kv.fetch", "1.0", first.to_owned()), ("kv.fetch", "1.0", second.to_owned())]
-    };
-    let lora = RequestProfile { has_lora: true, ..profile(Context) };
-    let lora_other = RequestProfile { has_lora: true, ..profile(Other) };
-    let elsewhere = RequestProfile { namespace: b"llama/rev4", ..profile(Context) };
-    let no_namespace = RequestProfile { namespace: b"", ..profile(Context) };
-    let context = profile(Context);
-    type Row<'a> = (
-        &'a str,
-        RequestProfile<'a>,
-        Vec<(&'static str, &'static str, String)>,
-        Refusal,
-        [usize; 3],
-    );
-    let rows: Vec<Row> = vec![
-        // 1. Eligibility, before anything is collected.
-        ("lora", lora, fetch_10(GOOD), Lora, [0, 0, 0]),
-        ("lora with unknown actions", lora, vec![("kv.x", "1.0", "{}".into())], Lora, [0, 0, 0]),
-        ("lora before kind", lora_other, fetch_10(GOOD), Lora, [0, 0, 0]),
-        ("kind other", profile(Other), fetch_10(GOOD), NotEligible, [0, 0, 0]),
-        ("kind other, bad payload", profile(Other), fetch_10("{}"), NotEligible, [0, 0, 0]),
-        // 2. Candidates.
-        ("no actions", context, vec![], NoCandidate, [0, 0, 0]),
-        ("unknown type", context, vec![("kv.retain", "1.0", GOOD.into())], NoCandidate, [0, 1, 0]),
-        (
-            "case of the type",
-            context,
-            vec![("KV.FETCH", "1.0", GOOD.into())],
-            NoCandidate,
-            [0, 1, 0],
-        ),
-        (
-            "unmatched version",
-            context,
-            vec![("kv.fetch", "2.0", GOOD.into())],
-            NoCandidate,
-            [0, 0, 1],
-        ),
-        (
-            "both sorts",
-            profile(GenerationOnly),
-            vec![("kv.fetch", "1", GOOD.into()), ("kv.evict", "1.0", "{}".into())],
-            NoCandidate,
-            [0, 1, 1],
-        ),
-        // 3. Payload, of the first candidate and no other.
-        ("empty payload", context, fetch_10("{}"), BadPayload, [1, 0, 0]),
-        (
-            "no hashes",
-            context,
-            fetch_10(r#"{"source_control_endpoint":"tcp://good:1"}"#),
-            BadPayload,
-            [1, 0, 0],
-        ),
-        (
-            "empty hashes",
-            context,
-            fetch_10(r#"{"source_control_endpoint":"tcp://good:1","block_hashes":[]}"#),
-            BadPayload,
-            [1, 0, 0],
-        ),
-        (
-            "other dialect",
-            context,
-            fetch_10(r#"{"source_control_endpoint":"tcp://good:1","block_hashes":["11"]}"#),
-            BadPayload,
-            [1, 0, 0],
-        ),
-        ("no endpoint", context, fetch_10(r#"{"block_hashes":[1]}"#), BadPayload, [1, 0, 0]),
-        (
-            "endpoint null",
-            context,
-            fetch_10(r#"{"source_control_endpoint":null,"block_hashes":[1]}"#),
-            BadPayload,
-            [1, 0, 0],
-        ),
-        ("no reader", context, vec![("kv.fetch", "9.9", GOOD.into())], BadPayload, [1, 0, 0]),
-        (
-            "1.1 without prefix",
-            context,
-            vec![("kv.fetch", "1.1", GOOD.into())],
-            BadPayload,
-            [1, 0, 0],
-        ),
-        ("second never tried", context, two("{}", GOOD), BadPayload, [2, 0, 0]),
-        (
-            "payload before endpoint",
-            context,
-            fetch_10(r#"{"source_control_endpoint":"tcp://unlisted:1","block_hashes":[]}"#),
-            BadPayload,
-            [1, 0, 0],
-        ),
-        (
-            "unreadable version first, good second",
-            context,
-            vec![("kv.fetch", "9.9", GOOD.into()), ("kv.fetch", "1.0", GOOD.into())],
-            BadPayload,
-            [2, 0, 0],
-        ),
-        // 4. Registry.
-        ("unlisted", context, fetch_at("tcp://unlisted:1"), EndpointUnlisted, [1, 0, 0]),
-        ("other port", context, fetch_at("tcp://good:2"), EndpointUnlisted, [1, 0, 0]),
-        ("other scheme", context, fetch_at("http://good:1"), EndpointUnlisted, [1, 0, 0]),
-        ("other path", context, fetch_at("http://web/"), EndpointUnlisted, [1, 0, 0]),
-        ("subdomain", context, fetch_at("tcp://x.good:1"), EndpointUnlisted, [1, 0, 0]),
-        ("no endpoint text", context, fetch_at("http://[::bad"), EndpointUnlisted, [1, 0, 0]),
-        ("user-info", context, fetch_at("tcp://good:1@unlisted:1"), EndpointUnlisted, [1, 0, 0]),
-        ("blank", context, fetch_at("tcp://good:1 "), EndpointUnlisted, [1, 0, 0]),
-        ("empty endpoint", context, fetch_at(""), EndpointUnlisted, [1, 0, 0]),
-        ("second listed", context, two(&at("tcp://unlisted:1"), GOOD), EndpointUnlisted, [2, 0, 0]),
-        // 5. Exactly one binding.
-        ("family unsupported", context, fetch_at("tcp://unsupported:1"), BindingMissing, [1, 0, 0]),
-        ("two of a family", context, fetch_at("tcp://ambiguous:1"), BindingAmbiguous, [1, 0, 0]),
-        (
-            "two of two families",
-            context,
-            fetch_at("tcp://two-families:1"),
-            BindingAmbiguous,
-            [1, 0, 0],
-        ),
-        (
-            "ambiguous, second good",
-            context,
-            two(&at("tcp://ambiguous:1"), GOOD),
-            BindingAmbiguous,
-            [2, 0, 0],
-        ),
-        (
-            "missing before namespace",
-            elsewhere,
-            fetch_at("tcp://unsupported:1"),
-            BindingMissing,
-            [1, 0, 0],
-        ),
-        (
-            "ambiguous before namespace",
-            elsewhere,
-            fetch_at("tcp://ambiguous:1"),
-            BindingAmbiguous,
-            [1, 0, 0],
-        ),
-        // 6. Authorised, then capable.
-        (
-            "no namespace authorised",
-            context,
-            fetch_at("tcp://stranger:1"),
-            BindingUnauthorised,
-            [1, 0, 0],
-        ),
-        ("other namespace", elsewhere, fetch_at("tcp://good:1"), BindingUnauthorised, [1, 0, 0]),
-        ("empty namespace", no_namespace, fetch_at("tcp://good:1"), BindingUnauthorised, [1, 0, 0]),
-        (
-            "authorised before capable",
-            context,
-            fetch_at("tcp://stranger-unable:1"),
-            BindingUnauthorised,
-            [1, 0, 0],
-        ),
-        ("incapable", context, fetch_at("tcp://unable:1"), BindingIncapable, [1, 0, 0]),
-        (
-            "incapable, second good",
-            context,
-            two(&at("tcp://unable:1"), GOOD),
-            BindingIncapable,
-            [2, 0, 0],
-        ),
-        // 7. Addressing, last.
-        ("request paired", context, fetch_at("tcp://paired:1"), RequestPaired, [1, 0, 0]),
-        (
-            "paired, generation only",
-            profile(GenerationOnly),
-            fetch_at("tcp://paired:1"),
-            RequestPaired,
-            [1, 0, 0],
-        ),
-        (
-            "capable before addressing",
-            context,
-            fetch_at("tcp://paired-unable:1"),
-            BindingIncapable,
-            [1, 0, 0],
-        ),
-        (
-            "authorised before addressing",
-            context,
-            fetch_at("tcp://paired-stranger:1"),
-            BindingUnauthorised,
-            [1, 0, 0],
-        ),
-    ];
-    assert!(rows.len() >= 40);
-    for refusal in Refusal::ALL {
-        assert!(rows.iter().any(|row| row.3 == refusal), "no row for {}", refusal.name());
-    }
-    for (name, profile, actions, refusal, [candidates, unknown_type, version_unmatched]) in rows {
-        let actions: Vec<_> = actions.iter().map(|(t, v, p)| (*t, *v, p.as_str())).collect();
-        let decision = decided(Some(&hint(&actions)), &profile);
-        assert_eq!(decision.plan, Plan::Local(refusal), "{name}");
-        let counts = Counts { candidates, unknown_type, version_unmatched };
-        assert_eq!(decision.counts, counts, "{name}");
-    }
-}
+use plan_support::server::*;
 
 #[test]
 fn a_named_fetch_says_all_that_is_needed() {
@@ -360,6 +61,9 @@ fn named_fetches_of_all_sorts() {
 #[test]
 fn without_a_hint_there_is_nothing_to_do_and_nothing_to_count() {
     for kind in [Context, GenerationOnly] {
+        // A hint that admission dropped is no hint either.
+        let dropped = admit(b"{", Ingress::InProcess, &mut Scratch::new(7)).unwrap();
+        assert!(dropped.into_snapshot().is_none());
         let decision = decided(None, &profile(kind));
         assert_eq!(decision.plan, Plan::Local(NoCandidate));
         assert_eq!(decision.counts, Counts::default());
@@ -437,37 +141,115 @@ fn the_order_of_registration_decides_nothing() {
     }
 }
 
+/// A plan is a value: what happens to the configuration afterwards does not reach it, and a new
+/// decision sees the new configuration.
+#[test]
+fn a_plan_does_not_change_with_the_table() {
+    let snapshot = hint(&[("kv.fetch", "1.0", GOOD)]);
+    type Change = (fn(&mut BindingTable), Plan);
+    let changes: &[Change] = &[
+        (|table| table.allow_endpoint("tcp://good:1", "good-2").unwrap(), {
+            Plan::Local(BindingAmbiguous)
+        }),
+        (|table| table.set_hash_dialect(HashDialect::HexDigits), Plan::Local(BadPayload)),
+        (|table| *table = BindingTable::new(), Plan::Local(EndpointUnlisted)),
+    ];
+    for (change, expected) in changes {
+        let (mut table, capabilities) = (table(), capabilities());
+        let plan = decide(Some(&snapshot), &capabilities, &table, &profile(Context)).unwrap().plan;
+        let (copy, bytes) = (plan.clone(), plan.to_bytes());
+        change(&mut table);
+        assert_eq!(plan, copy);
+        assert_eq!(plan.to_bytes(), bytes);
+        let new = decide(Some(&snapshot), &capabilities, &table, &profile(Context)).unwrap().plan;
+        assert_eq!(&new, expected);
+        drop(table);
+        assert_eq!(plan, copy);
+        assert!(matches!(plan, Plan::NamedFetch(_)));
+    }
+}
+
+/// Rank 0 tells the others what it decided, not the hint: however long the envelope is.
+#[test]
+fn a_plan_is_small_whatever_the_envelope_is() {
+    const ENVELOPE_MAX_BYTES: usize = 65_536;
+    let short = hint(&[("kv.fetch", "1.0", GOOD)]);
+    let plan_bytes = |snapshot: &Snapshot| {
+        let decision = decided(Some(snapshot), &profile(GenerationOnly));
+        assert!(matches!(decision.plan, Plan::NamedFetch(_)));
+        decision.plan.to_bytes()
+    };
+    let expected = plan_bytes(&short);
+    assert!(expected.len() < 100, "{} bytes", expected.len());
+    let room = ENVELOPE_MAX_BYTES - short.json().len();
+    let padding = |len: usize| {
+        let pad = format!(r#","pad":"{}"}}"#, "x".repeat(len - r#","pad":"""#.len()));
+        hint(&[("kv.fetch", "1.0", &GOOD.replacen('}', &pad, 1))])
+    };
+    for len in [1_000, 10_000, room] {
+        let snapshot = padding(len);
+        assert_eq!(snapshot.json().len(), short.json().len() + len);
+        assert_eq!(plan_bytes(&snapshot), expected, "{len} bytes more");
+    }
+    // Many hashes and many actions instead of one long text.
+    let hashes = vec!["18446744073709551615"; 3_000].join(",");
+    let list = format!(r#"{{"source_control_endpoint":"tcp://good:1","block_hashes":[{hashes}]}}"#);
+    assert_eq!(plan_bytes(&hint(&[("kv.fetch", "1.0", &list)])).len(), expected.len());
+    let mut actions = vec![("kv.fetch", "1.0", GOOD)];
+    actions.resize(400, ("kv.evict", "1.0", "{}"));
+    assert_eq!(plan_bytes(&hint(&actions)), expected);
+}
+
+/// The blocks of a long prompt fit a hint in the prefix form; listed one by one they do not.
+#[test]
+fn a_prefix_of_131072_tokens_fits_a_hint() {
+    const BLOCKS: u64 = 131_072 / 32;
+    // Hashes as they are in the field: 64 bits that look random.
+    let hash = |block: u64| (block + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63;
+    let dialects: &[(HashDialect, fn(u64) -> String)] = &[
+        (HashDialect::UnsignedNumber, |hash| hash.to_string()),
+        (HashDialect::DecimalString, |hash| format!("\"{hash}\"")),
+        (HashDialect::HexDigits, |hash| format!("\"{hash:016x}\"")),
+    ];
+    let envelope = |version: &str, payload: &str| {
+        format!(
+            r#"{{"protocol_version":"0.1","message_id":"m","actions":[{{"action_id":"a","action_type":"kv.fetch","action_version":"{version}","payload":{payload}}}]}}"#
+        )
+    };
+    let admitted = |envelope: &str| {
+        admit(envelope.as_bytes(), Ingress::InProcess, &mut Scratch::new(7)).expect("memory")
+    };
+    for (dialect, written) in dialects {
+        let list: Vec<String> = (0..BLOCKS).map(|block| written(hash(block))).collect();
+        let one_by_one = format!(
+            r#"{{"source_control_endpoint":"tcp://good:1","block_hashes":[{}]}}"#,
+            list.join(",")
+        );
+        let verdict = admitted(&envelope("1.0", &one_by_one));
+        assert!(matches!(verdict, Verdict::Oversized), "{dialect:?}");
+        for every in [2, 64, BLOCKS, BLOCKS + 1] {
+            let hashes: Vec<&str> =
+                (1..=BLOCKS / every).map(|j| list[(j * every - 1) as usize].as_str()).collect();
+            let prefix = format!(
+                r#"{{"source_control_endpoint":"tcp://good:1","prefix":{{"blocks":{BLOCKS},"last":{},"every":{every},"hashes":[{}]}}}}"#,
+                list.last().expect("blocks"),
+                hashes.join(",")
+            );
+            let snapshot = admitted(&envelope("1.1", &prefix)).into_snapshot().expect("it fits");
+            let mut table = table();
+            table.set_hash_dialect(*dialect);
+            let decision = decide(Some(&snapshot), &capabilities(), &table, &profile(Context));
+            let fetch = fetch(decision.expect("memory"));
+            assert_eq!(u64::from(fetch.block_count), BLOCKS, "{dialect:?} {every}");
+            assert_eq!(fetch.last_block_hash, hash(BLOCKS - 1), "{dialect:?} {every}");
+        }
+    }
+}
+
 #[test]
 fn debug_text_keeps_quiet_about_the_hint() {
     let payload = r#"{"source_control_endpoint":"tcp://good:1","block_hashes":[42424242]}"#;
     let snapshot = hint(&[("kv.fetch", "1.0", payload)]);
     let text = format!("{:?}", decided(Some(&snapshot), &profile(Context)));
     assert!(!text.contains("42424242") && !text.contains("tcp://good"), "{text}");
-}
-
-#[test]
-fn refusals_have_stable_names_and_numbers() {
-    let names: Vec<&str> = Refusal::ALL.iter().map(|refusal| refusal.name()).collect();
-    assert_eq!(
-        names,
-        [
-            "lora",
-            "not_eligible",
-            "no_candidate",
-            "bad_payload",
-            "endpoint_unlisted",
-            "binding_missing",
-            "binding_ambiguous",
-            "binding_unauthorised",
-            "binding_incapable",
-            "request_paired",
-        ]
-    );
-    assert_eq!(names, Metrics::REFUSED_REASONS, "the labels that count them");
-    for (index, refusal) in Refusal::ALL.into_iter().enumerate() {
-        assert_eq!(refusal as usize, index + 1);
-        assert_eq!(Refusal::from_number(index as u8 + 1), Some(refusal));
-    }
-    assert_eq!(Refusal::from_number(0), None);
-    assert_eq!(Refusal::from_number(11), None);
 }

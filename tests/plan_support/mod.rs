@@ -3,6 +3,8 @@
 // Not each of the tests that include this file uses all of it.
 #![allow(dead_code)]
 
+pub mod server;
+
 use kvhints::hint::Snapshot;
 
 /// An admitted hint from canonical bytes.
