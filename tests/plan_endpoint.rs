@@ -28,6 +28,10 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("http://kv.example/A%2fb", "http://kv.example:80/A%2fb"),
     ("http://kv.example//", "http://kv.example:80//"),
     ("http://kv.example/a@b:c", "http://kv.example:80/a@b:c"),
+    ("http://kv.example/%2e%2e/x", "http://kv.example:80/%2e%2e/x"),
+    ("http://kv.example/..%2f%5c", "http://kv.example:80/..%2f%5c"),
+    ("http://kv.example/x;y=%00", "http://kv.example:80/x;y=%00"),
+    ("http://kv.example/http://x.example/", "http://kv.example:80/http://x.example/"),
     // Case.
     ("HTTP://KV.Example/State", "http://kv.example:80/State"),
     ("TCP://KV.EXAMPLE:9", "tcp://kv.example:9"),
@@ -47,6 +51,13 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("tcp://%31%32%37.0.0.1:5", "tcp://127.0.0.1:5"),
     ("tcp://127。0。0。1:5", "tcp://127.0.0.1:5"),
     ("tcp://127.0.0.1:5", "tcp://127.0.0.1:5"),
+    ("http://0177.0.0.01/x", "http://127.0.0.1:80/x"),
+    ("http://127.0.0.0x1/x", "http://127.0.0.1:80/x"),
+    ("http://①27.0.0.1/x", "http://127.0.0.1:80/x"),
+    ("tcp://127.0.0.1。:5", "tcp://127.0.0.1:5"),
+    // What only begins like an address is a name.
+    ("http://127.0.0.1.example/x", "http://127.0.0.1.example:80/x"),
+    ("http://127.0.0.1%2eexample/x", "http://127.0.0.1.example:80/x"),
     // A trailing dot.
     ("http://kv.example./x", "http://kv.example:80/x"),
     ("tcp://KV.example.:5", "tcp://kv.example:5"),
@@ -65,6 +76,8 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("http://xn--bcher-kva.example/x", "http://xn--bcher-kva.example:80/x"),
     ("tcp://bücher.example:5", "tcp://xn--bcher-kva.example:5"),
     ("tcp://kv.example:5", "tcp://kv.example:5"),
+    ("http://kv\u{ad}.example/x", "http://kv.example:80/x"),
+    ("http://faß.example/x", "http://xn--fa-hia.example:80/x"),
     ("tcp://worker_3.pool-a:5", "tcp://worker_3.pool-a:5"),
     ("tcp://localhost:5", "tcp://localhost:5"),
 ];
@@ -127,6 +140,14 @@ const REFUSED: &[(&str, EndpointError)] = &[
     ("http://kv<example/x", Authority),
     ("http://kv^example/x", Authority),
     ("http://xn--zzzz--/x", Authority),
+    ("http://kv\u{200d}.example/x", Authority),
+    ("http://%2531.0.0.1/x", Authority),
+    ("http://4294967296/x", Authority),
+    ("http://kv.example:０８０/x", Authority),
+    ("http://kv.example:80%2f/x", Authority),
+    ("http://[v1.x]/x", Authority),
+    ("http://[::ffff:7f00:1]./x", Authority),
+    ("http://fe80::1%25eth0/x", Authority),
     // Names with empty parts.
     ("http://./x", HostName),
     ("http://kv..example/x", HostName),
@@ -148,6 +169,7 @@ const REFUSED: &[(&str, EndpointError)] = &[
     // Zone ids.
     ("http://[fe80::1%25eth0]/x", ZoneId),
     ("tcp://[fe80::1%eth0]:5", ZoneId),
+    ("tcp://[::1%25]:5", ZoneId),
     // Wildcards in every spelling.
     ("http://0.0.0.0/x", Wildcard),
     ("tcp://0:5", Wildcard),
@@ -175,11 +197,41 @@ const REFUSED: &[(&str, EndpointError)] = &[
 
 #[test]
 fn each_spelling_has_its_canonical_form() {
+    assert!(ACCEPTED.len() + REFUSED.len() >= 150);
     for (text, canonical) in ACCEPTED {
         let endpoint = Endpoint::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(endpoint.canonical(), *canonical, "{text}");
         let again = Endpoint::parse(canonical).expect(canonical);
         assert_eq!(again, endpoint, "{text}: canonical text stands for itself");
+    }
+}
+
+/// The host, port and path that other readers of URLs see in canonical text are ours: what is
+/// judged here cannot be another place for whoever connects. `ureq` connects.
+fn others_see_the_same(endpoint: &Endpoint) {
+    let text = endpoint.canonical();
+    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    // A reader that refuses the text connects nowhere.
+    if let Ok(uri) = text.parse::<ureq::http::Uri>() {
+        assert_eq!(uri.host().map(bare).as_deref(), Some(endpoint.host()), "{text}");
+        assert_eq!(uri.port_u16(), Some(endpoint.port()), "{text}");
+        if endpoint.scheme() != kvhints::plan::Scheme::Tcp {
+            assert_eq!(uri.path(), endpoint.path(), "{text}");
+        }
+    }
+    if let Ok(url) = url::Url::parse(&text.replacen("tcp://", "http://", 1)) {
+        assert_eq!(url.host_str().map(bare).as_deref(), Some(endpoint.host()), "{text}");
+        assert_eq!(url.port_or_known_default(), Some(endpoint.port()), "{text}");
+    }
+    // Whatever a resolver would read as an address, we did.
+    let address = endpoint.host().parse::<std::net::IpAddr>().ok();
+    assert_eq!(address, endpoint.address(), "{text}");
+}
+
+#[test]
+fn other_readers_see_the_place_that_was_judged() {
+    for (text, _) in ACCEPTED {
+        others_see_the_same(&Endpoint::parse(text).expect(text));
     }
 }
 
@@ -232,7 +284,8 @@ proptest! {
     ) {
         if let Ok(endpoint) = Endpoint::parse(&text) {
             let again = Endpoint::parse(endpoint.canonical());
-            prop_assert_eq!(again, Ok(endpoint));
+            prop_assert_eq!(again, Ok(endpoint.clone()));
+            others_see_the_same(&endpoint);
         }
     }
 
@@ -243,6 +296,7 @@ proptest! {
         if let Ok(endpoint) = Endpoint::parse(&text) {
             let again = Endpoint::parse(endpoint.canonical());
             prop_assert_eq!(again, Ok(endpoint.clone()));
+            others_see_the_same(&endpoint);
             prop_assert!(!endpoint.host().is_empty() && endpoint.port() != 0);
             prop_assert!(endpoint.address().is_none_or(|address| !address.is_unspecified()));
         }
