@@ -1,7 +1,8 @@
 //! Fetches a transceiver state from a listed endpoint.
 //!
-//! Guards: one deadline covers resolving, connecting and every byte; the answer's size is capped;
-//! each address a name resolves to is judged, and only those very addresses are connected to.
+//! Guards: one deadline covers resolving, connecting and every byte; the answer's size is capped; a
+//! name is resolved once, each address it has is judged, and only those very addresses are connected
+//! to.
 //! Never does: follow a redirect, use a proxy (of the environment neither), keep a connection, or
 //! judge whether the endpoint is listed. That is its caller's duty.
 
@@ -41,15 +42,15 @@ pub enum FetchError {
 
 /// Resolves names, and lets through only addresses that may be connected to.
 #[derive(Debug)]
-struct JudgedResolver {
+struct JudgedResolver<N> {
     bounds: AddressBounds,
-    names: DefaultResolver,
+    names: N,
 }
 
 /// What [`JudgedResolver`] says when it denies; recognised by its kind.
 const DENIED: std::io::ErrorKind = std::io::ErrorKind::PermissionDenied;
 
-impl Resolver for JudgedResolver {
+impl<N: Resolver> Resolver for JudgedResolver<N> {
     fn resolve(
         &self,
         uri: &Uri,
@@ -74,6 +75,16 @@ pub fn fetch(
     bounds: &AddressBounds,
     timeout: Duration,
 ) -> Result<Vec<u8>, FetchError> {
+    fetch_resolved_by(DefaultResolver::default(), endpoint, bounds, timeout)
+}
+
+/// As [`fetch`], with names resolved by `names`.
+fn fetch_resolved_by(
+    names: impl Resolver,
+    endpoint: &Endpoint,
+    bounds: &AddressBounds,
+    timeout: Duration,
+) -> Result<Vec<u8>, FetchError> {
     if endpoint.scheme() != Scheme::Http {
         return Err(FetchError::UnsupportedScheme);
     }
@@ -86,7 +97,7 @@ pub fn fetch(
         .max_idle_connections(0)
         .user_agent(concat!("kvhints/", env!("CARGO_PKG_VERSION")))
         .build();
-    let resolver = JudgedResolver { bounds: bounds.clone(), names: DefaultResolver::default() };
+    let resolver = JudgedResolver { bounds: bounds.clone(), names };
     let agent = Agent::with_parts(config, TcpConnector::default(), resolver);
     let mut response = agent.get(endpoint.canonical()).call().map_err(as_fetch_error)?;
     if response.status().as_u16() != 200 {
@@ -105,5 +116,126 @@ fn as_fetch_error(error: ureq::Error) -> FetchError {
             FetchError::Timeout
         }
         _ => FetchError::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Answers each question from the list, the last answer for ever; counts the questions.
+    #[derive(Debug, Clone)]
+    struct Names {
+        answers: Vec<Vec<SocketAddr>>,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Names {
+        fn new(answers: &[&[SocketAddr]]) -> Self {
+            let answers = answers.iter().map(|answer| answer.to_vec()).collect();
+            Self { answers, asked: Arc::new(AtomicUsize::new(0)) }
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Resolver for Names {
+        fn resolve(
+            &self,
+            _uri: &Uri,
+            _config: &Config,
+            _timeout: NextTimeout,
+        ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+            let question = self.asked.fetch_add(1, Ordering::SeqCst);
+            let mut found = self.empty();
+            let answer = self.answers.get(question).or(self.answers.last());
+            answer.expect("an answer").iter().for_each(|address| found.push(*address));
+            Ok(found)
+        }
+    }
+
+    /// Listens, and nobody must come.
+    struct Trap(TcpListener);
+
+    impl Trap {
+        fn new() -> Self {
+            let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            Self(listener)
+        }
+
+        fn address(&self) -> SocketAddr {
+            self.0.local_addr().unwrap()
+        }
+
+        fn check(&self) {
+            let nobody = self.0.accept().unwrap_err();
+            assert_eq!(nobody.kind(), ErrorKind::WouldBlock, "somebody connected");
+        }
+    }
+
+    fn fetch_from(names: &Names) -> Result<Vec<u8>, FetchError> {
+        let endpoint = Endpoint::parse("http://kv.example:1").unwrap();
+        let bounds = AddressBounds::within(&["127.0.0.1"]).unwrap();
+        fetch_resolved_by(names.clone(), &endpoint, &bounds, Duration::from_secs(30))
+    }
+
+    /// Answers one request at 127.0.0.1.
+    fn source() -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let len = stream.read(&mut request).unwrap();
+            assert!(request[..len].starts_with(b"GET /v1/data_transceiver_state HTTP/1.1"));
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstate").unwrap();
+        });
+        (address, thread)
+    }
+
+    #[test]
+    fn a_name_that_changes_its_answer_is_asked_once() {
+        let (trap, (address, thread)) = (Trap::new(), source());
+        let names = Names::new(&[&[address], &[trap.address()]]);
+        assert_eq!(fetch_from(&names), Ok(b"state".to_vec()));
+        thread.join().unwrap();
+        assert_eq!(names.asked(), 1);
+        trap.check();
+    }
+
+    #[test]
+    fn of_several_addresses_only_those_within_the_bounds_are_connected_to() {
+        let (trap, (address, thread)) = (Trap::new(), source());
+        let names = Names::new(&[&[trap.address(), address, trap.address()]]);
+        assert_eq!(fetch_from(&names), Ok(b"state".to_vec()));
+        thread.join().unwrap();
+        trap.check();
+    }
+
+    #[test]
+    fn with_no_address_within_the_bounds_nobody_is_connected_to() {
+        let trap = Trap::new();
+        let names = Names::new(&[&[trap.address()]]);
+        assert_eq!(fetch_from(&names), Err(FetchError::AddressDenied));
+        assert_eq!(names.asked(), 1);
+        trap.check();
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_is_not_replaced_by_another_answer() {
+        let trap = Trap::new();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let names = Names::new(&[&[closed], &[trap.address()]]);
+        assert_eq!(fetch_from(&names), Err(FetchError::Failed));
+        assert_eq!(names.asked(), 1);
+        trap.check();
     }
 }
