@@ -173,6 +173,50 @@ TEST(BindingTable, IsLoadedWholeOrNotAtAll) {
   EXPECT_EQ(load("{}", nullptr, nullptr), KVH_ERR_INVALID_ARGUMENT);
 }
 
+TEST(BindingTable, ErrorsInAFileNameTheirPlace) {
+  constexpr std::string_view kGood = R"({"version": 1,
+"hash_dialect": "hex_digits",
+"bindings": [
+  {"id": "a", "family": "f", "addressing": "content_named",
+   "actions": [{"type": "kv.fetch", "version": "1.0"}],
+   "namespaces": ["n"], "namespaces_hex": ["00ff"]}],
+"endpoints": [{"endpoint": "tcp://h:1", "bindings": ["a"]}]})";
+  struct Row {
+    const char *from, *to, *place;
+  };
+  const std::vector<Row> rows = {
+      {R"("version": 1)", R"("version": 2)", "version: expected 1, found 2"},
+      {R"("version": 1)", R"("version": null)", "line 1, column "},
+      {"hex_digits", "guess", "line 2, column "},
+      {R"("id": "a")", R"("id": "")", "bindings[0]: "},
+      {R"("id": "a", )", "", "line 6, column "},
+      {"content_named", "named", "line 4, column "},
+      {"kv.fetch", "", "bindings[0].actions[0]: "},
+      {R"("1.0")", "1.0", "line 5, column "},
+      {"00ff", "0", "bindings[0].namespaces_hex[0]: "},
+      {R"("namespaces")", R"("namespace")", "line 6, column "},
+      {"tcp://h:1", "tcp://h:0", "endpoints[0].endpoint: "},
+      {R"(["a"])", "[]", "endpoints[0].bindings: "},
+      {R"(["a"])", R"(["a", "b"])", "endpoints[0].bindings[1]: "},
+      {R"([{"endpoint")", R"([{"endpoint": "TCP://H:01", "bindings": ["a"]}, {"endpoint")",
+       "endpoints[1]: "},
+      {R"(["a"]}])", R"(["a"]}], "extra": 1)", "line 7, column "},
+      {R"({"version")", R"([{"version")", "the file: "},
+  };
+  for (const Row &row : rows) {
+    SCOPED_TRACE(std::string(row.from) + " -> " + row.to);
+    std::string file(kGood);
+    const size_t at = file.find(row.from);
+    ASSERT_NE(at, std::string::npos);
+    file.replace(at, std::string_view(row.from).size(), row.to);
+    kvh_binding_table_t *table = nullptr;
+    Text text;
+    EXPECT_EQ(load(file, &table, text.out()), KVH_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(table, nullptr);
+    EXPECT_THAT(text.get(), StartsWith(row.place));
+  }
+}
+
 TEST(BindingTable, NullArgumentsAreRefused) {
   const Table table = create();
   const auto binding = params("a");

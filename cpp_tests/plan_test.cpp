@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+#include <sstream>
 #include <vector>
 
 namespace {
@@ -209,6 +211,95 @@ TEST_F(PlanTest, CountsOncePerRequestAndNothingWithoutAHint) {
   ASSERT_EQ(kvh_plan_from_bytes(data.data, data.len, &copy, nullptr), KVH_OK);
   kvh_plan_destroy(copy);
   EXPECT_EQ(support::metrics(context_.get()), after) << "other ranks count nothing";
+}
+
+// What the metrics say of planning: series -> number.
+std::map<std::string, int> counts(const kvh_context_t *context) {
+  std::map<std::string, int> found;
+  std::istringstream text(support::metrics(context));
+  for (std::string line; std::getline(text, line);) {
+    const size_t blank = line.rfind(' ');
+    if (line.rfind("kvhints_plan_", 0) == 0) found[line.substr(0, blank)] = std::stoi(line.substr(blank));
+  }
+  return found;
+}
+
+TEST_F(PlanTest, EachRequestIsCountedOnceWhateverBecomesOfIt) {
+  const std::string evict =
+      R"({"action_id":"a","action_type":"kv.evict","action_version":"1.0","payload":{}})";
+  const std::string other_version =
+      R"({"action_id":"a","action_type":"kv.fetch","action_version":"7","payload":{}})";
+  const std::string bad =
+      R"({"action_id":"a","action_type":"kv.fetch","action_version":"1.0","payload":{}})";
+  const std::string good = fetch_action("tcp://good:1");
+  std::map<std::string, int> expected = counts(context_.get());
+  EXPECT_EQ(expected.size(), 14u) << "every series is there from the start";
+  for (const auto &[series, count] : expected) EXPECT_EQ(count, 0) << series;
+  const auto expect = [&](const std::string &series, int more) {
+    ASSERT_EQ(expected.count("kvhints_plan_" + series), 1u) << series;
+    expected["kvhints_plan_" + series] += more;
+  };
+  const auto refused = [&](const std::string &reason) {
+    expect("refused_total{reason=\"" + reason + "\"}", 1);
+  };
+
+  decided(good + "," + good + "," + bad);
+  expect("candidates_total", 3);
+  expect("named_fetches_total", 1);
+  EXPECT_EQ(counts(context_.get()), expected);
+
+  // Actions that were counted count again with the next request, and only then.
+  for (int request = 0; request < 2; ++request) {
+    decided(evict + "," + other_version + "," + evict + "," + bad + "," + good);
+    expect("candidates_total", 2);
+    expect("unknown_types_total", 2);
+    expect("versions_unmatched_total", 1);
+    refused("bad_payload");
+    EXPECT_EQ(counts(context_.get()), expected);
+  }
+
+  // Nothing is collected for these, so nothing of their actions is counted.
+  profile_.has_lora = KVH_ANSWER_YES;
+  decided(evict + "," + other_version + "," + good);
+  refused("lora");
+  profile_.has_lora = KVH_ANSWER_NO;
+  profile_.kind = KVH_REQUEST_OTHER;
+  decided(evict + "," + other_version + "," + good);
+  refused("not_eligible");
+  EXPECT_EQ(counts(context_.get()), expected);
+
+  // Looking is not deciding.
+  profile_.kind = KVH_REQUEST_CONTEXT;
+  const support::Snapshot snapshot = support::admitted(context_.get(), envelope(evict + "," + good));
+  kvh_candidates_t *candidates = nullptr;
+  ASSERT_EQ(kvh_candidates_collect(snapshot.get(), capabilities_.get(), &candidates), KVH_OK);
+  kvh_candidates_destroy(candidates);
+  // Neither is a call that is refused.
+  kvh_plan_t *plan = nullptr;
+  profile_.kind = 0;
+  EXPECT_EQ(decide(snapshot.get(), &plan), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(counts(context_.get()), expected);
+}
+
+TEST_F(PlanTest, StaysAsItWasWhenTheTableChanges) {
+  const Plan plan = decided(fetch_action("tcp://good:1"));
+  const auto as_bytes = [&] {
+    kvh_buffer_t *buffer = nullptr;
+    EXPECT_EQ(kvh_plan_to_bytes(plan.get(), &buffer), KVH_OK);
+    const support::Buffer owned(buffer);
+    return std::string(view(kvh_buffer_bytes(buffer)));
+  };
+  const std::string before = as_bytes();
+  ASSERT_EQ(kvh_binding_table_allow_endpoint(table_.get(), str("tcp://good:1"), str("second"), nullptr),
+            KVH_OK);
+  ASSERT_EQ(kvh_binding_table_set_hash_dialect(table_.get(), KVH_HASH_DIALECT_HEX_DIGITS), KVH_OK);
+  EXPECT_EQ(as_bytes(), before);
+  EXPECT_EQ(view(fetch(plan.get()).binding_id), "good");
+  EXPECT_EQ(kvh_plan_reason(decided(fetch_action("tcp://good:1")).get()), KVH_REFUSAL_BAD_PAYLOAD);
+  ASSERT_EQ(kvh_binding_table_set_hash_dialect(table_.get(), KVH_HASH_DIALECT_UNSIGNED_NUMBER), KVH_OK);
+  EXPECT_EQ(kvh_plan_reason(decided(fetch_action("tcp://good:1")).get()),
+            KVH_REFUSAL_BINDING_AMBIGUOUS);
+  EXPECT_EQ(as_bytes(), before);
 }
 
 TEST_F(PlanTest, BytesMakeTheSamePlanOrNone) {

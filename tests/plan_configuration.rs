@@ -66,15 +66,64 @@ fn an_error_in_a_file_names_its_place() {
             "endpoints[1]: ",
         ),
         ("true", "1", "line 7"),
+        ("\"version\": 1", "\"version\": -1", "line 2"),
+        ("\"version\": 1", "\"version\": \"1\"", "line 2"),
+        ("\"version\": 1", "\"version\": 1, \"version\": 1", "line 2"),
+        ("\"id\": \"pair\"", "\"id\": \"pair\", \"id\": \"pool-b\"", "line 8"),
+        ("\"id\": \"pair\"", "\"id\": 7", "line 8"),
+        ("\"id\": \"pair\"", "\"id\": \"\\ud800\"", "line 8"),
+        ("\"id\": \"pair\", \"family\": \"native\"", "\"id\": \"pair\"", "line 8"),
+        (
+            "\"id\": \"pair\", \"family\": \"native\", ",
+            "\"id\": \"p\", \"family\": \"LONG\", ",
+            "bindings[1]: ",
+        ),
+        ("\"id\": \"pair\"", "\"id\": \"LONG\"", "bindings[1]: "),
+        ("\"kv.fetch\"", "\"LONG\"", "bindings[0].actions[0]: "),
+        ("\"kv.fetch\"", "\"\"", "bindings[0].actions[0]: "),
+        ("\"1.0\"", "\"LONG\"", "bindings[0].actions[0]: "),
+        ("\"type\"", "\"kind\"", "line 6"),
+        ("\"llama\"", "\"LONGER\"", "bindings[0].namespaces[0]: "),
+        ("\"00fF\"", "\"\", \"LONGER\"", "bindings[0].namespaces_hex[1]: "),
+        ("\"actions\": []", "\"actions\": {}", "line 8"),
+        ("\"endpoint\"", "\"Endpoint\"", "line 10"),
+        ("TCP://H.:1", "LONG://", "endpoints[0].endpoint: "),
+        ("TCP://H.:1", "tcp://user@h:1", "endpoints[0].endpoint: "),
+        ("[\"pool-a\", \"pair\"]", "\"pool-a\"", "line 10"),
+        ("\"endpoints\"", "\"endpoint\"", "line 10"),
         ("]\n}", "]\n} x", "line 11"),
         ("]\n}", "]", "line 10"),
     ];
     for (from, to, place) in cases {
         assert!(TABLE.contains(from), "{from}");
+        let to = &to.replace("LONGER", &"a".repeat(2 * 1025)).replace("LONG", &"a".repeat(129));
         let file = TABLE.replacen(from, to, 1);
         let error = BindingTable::from_json(file.as_bytes()).expect_err(to).to_string();
         assert!(error.starts_with(place), "{from} -> {to}: {error}");
     }
+    // What is one too many is named as well.
+    let many = |count: usize, item: &dyn Fn(usize) -> String| {
+        (0..count).map(item).collect::<Vec<_>>().join(",")
+    };
+    let binding = |i: usize| {
+        format!(r#"{{"id":"b{i}","family":"f","addressing":"content_named","actions":[]}}"#)
+    };
+    let bindings = many(1025, &binding);
+    let file = format!(r#"{{"version":1,"bindings":[{bindings}],"endpoints":[]}}"#);
+    let error = BindingTable::from_json(file.as_bytes()).unwrap_err().to_string();
+    assert!(error.starts_with("bindings[1024]: expected at most 1024 bindings"), "{error}");
+    let ids = many(65, &|i| format!(r#""b{i}""#));
+    let bindings = many(65, &binding);
+    let file = format!(
+        r#"{{"version":1,"bindings":[{bindings}],"endpoints":[{{"endpoint":"tcp://h:1","bindings":[{ids}]}}]}}"#
+    );
+    let error = BindingTable::from_json(file.as_bytes()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("endpoints[0].bindings[64]: expected at most 64 bindings of"),
+        "{error}"
+    );
+    let error = BindingTable::from_json(b"{\"version\":x}").unwrap_err().to_string();
+    assert_eq!(error, "line 1, column 12: expected value");
     for file in ["", "null", "[]", "[1,[],[]]", "{", "\u{feff}{}"] {
         assert!(BindingTable::from_json(file.as_bytes()).is_err(), "{file:?}");
     }

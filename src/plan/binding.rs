@@ -203,11 +203,13 @@ impl BindingTable {
     ) -> Result<(), BindingTableError> {
         let endpoint = Endpoint::parse(endpoint)?;
         self.binding_mut(binding_id)?;
-        let (listed, max) = match self.endpoints.get(&endpoint) {
-            Some(ids) => (ids.len(), Self::MAX_BINDINGS_PER_ENDPOINT),
-            None => (self.endpoints.len(), Self::MAX_ENDPOINTS),
-        };
-        check_room("endpoints, or bindings of one endpoint,", listed, max)?;
+        match self.endpoints.get(&endpoint) {
+            Some(ids) => {
+                let max = Self::MAX_BINDINGS_PER_ENDPOINT;
+                check_room("bindings of one endpoint", ids.len(), max)?;
+            }
+            None => check_room("endpoints", self.endpoints.len(), Self::MAX_ENDPOINTS)?,
+        }
         self.endpoints.entry(endpoint).or_default().insert(binding_id.into());
         Ok(())
     }

@@ -121,8 +121,11 @@ pub(super) fn read_file<T: serde::de::DeserializeOwned, E>(
         return Err(error("the file".to_owned(), "expected one JSON object".to_owned()));
     }
     serde_json::from_slice(file).map_err(|found| {
-        let place = format!("line {}, column {}", found.line(), found.column());
-        error(place, found.to_string())
+        let (line, column) = (found.line(), found.column());
+        let problem = found.to_string();
+        // Said once is enough.
+        let problem = problem.trim_end_matches(&format!(" at line {line} column {column}"));
+        error(format!("line {line}, column {column}"), problem.to_owned())
     })
 }
 
