@@ -237,6 +237,7 @@ fn what_is_wrong_is_said_and_nothing_decided() {
         (&["plan", "--table", table], "expected ENVELOPE"),
         (&["plan", "--table"], "missing argument"),
         (&["plan", "--table", table, "-", "-"], "ENVELOPE once"),
+        (&["plan", "--table", "-", "-"], "only one"),
         (&["plan", "--table", table, "--table", table, "-"], "--table once"),
         (&["plan", "--table", table, "--namespace=a", "--namespace-hex=00", "-"], "once"),
         (&["plan", "--table", table, "--namespace-hex", "0", "-"], "hexadecimal"),
@@ -281,20 +282,56 @@ fn hostile_files_end_it_cleanly_and_write_nothing_but_text() {
         "[".repeat(1 << 20),
         "\u{1b}[31m".to_owned(),
     ];
+    let is_text = |c: char| c == '\n' || (!c.is_control() && c != '\u{202e}');
     for hostile in &envelopes {
         let (text, code) = explained("hostile", &["--namespace", "\u{1b}[31m\u{202e}"], hostile);
         assert!(code == 0 || code == 1, "{code}");
         assert!(text.len() < 16_384, "{} bytes", text.len());
         assert!(text.contains("\nplan  "), "{text}");
-        let is_text = |c: char| c == '\n' || (!c.is_control() && c != '\u{202e}');
         assert!(text.chars().all(is_text), "{text:?}");
     }
-    for hostile in [&b"\xff\xfe"[..], b"{\"version\":1", b"", b"\0\0\0\0", &[b'['; 100_000]] {
+    let misspelt = format!(r#"{{"\u001b[31m\u202e{}":1}}"#, "x".repeat(100_000));
+    let files =
+        [&b"\xff\xfe"[..], b"{\"version\":1", b"", b"\0\0", &[b'['; 100_000], misspelt.as_bytes()];
+    for hostile in files {
         let table = file("hostile-table", hostile);
         let output = run(&["plan", "--table", table.to_str().expect("UTF-8"), "-"], b"{}");
-        assert_eq!(output.status.code(), Some(2), "{:?}", output);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(output.stdout.is_empty());
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(text.len() < 4096 && text.lines().count() == 1 && text.chars().all(is_text));
     }
+}
+
+/// Files that are almost right, each wrong in another place; the same ones in every run.
+#[test]
+fn damaged_files_never_crash_it() {
+    let good = envelope(&[fetch("tcp://good:1"), action("kv.evict", "1.0", "{}")]);
+    let mut random = 0x2026_u64;
+    let mut below = |bound: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+        (random >> 33) as usize % bound
+    };
+    let mut codes = [0u32; 3];
+    for case in 0..200 {
+        let mut files = [TABLE.as_bytes().to_vec(), good.clone().into_bytes()];
+        let damaged = &mut files[case % 2];
+        for _ in 0..=below(3) {
+            let at = below(damaged.len());
+            match below(3) {
+                0 => damaged[at] ^= 1 << below(8),
+                1 => damaged.truncate(at + 1),
+                _ => drop(damaged.splice(at..at, *b"\"[{")),
+            }
+        }
+        let table = file("damaged-table", &files[0]);
+        let table = table.to_str().expect("UTF-8");
+        let output = run(&["plan", "--table", table, "--namespace=n", "-"], &files[1]);
+        let code = output.status.code().expect("no signal");
+        assert!((0..=2).contains(&code), "{code}: {output:?}");
+        codes[code as usize] += 1;
+    }
+    assert!(codes.iter().all(|count| *count > 0), "some of each: {codes:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod transfer_support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
+use kvhints::hint::{admit, Ingress, Scratch, Verdict};
 use kvhints::plan::{
     decide, AddressBounds, Addressing, BindingTable, Capabilities, Endpoint, NamedFetch, Plan,
     Refusal, RequestKind, RequestProfile,
@@ -70,6 +71,10 @@ fn provider(endpoints: &[&str]) -> Worker {
         worker.transceiver.allow(endpoint, AddressBounds::unbounded()).unwrap();
     }
     worker
+}
+
+fn profile(kind: RequestKind) -> RequestProfile<'static> {
+    RequestProfile { has_lora: false, kind, required_handoff: true, namespace: b"n" }
 }
 
 fn planned(table: &BindingTable, kind: RequestKind, endpoint: &str) -> Plan {
@@ -247,6 +252,38 @@ fn no_disguise_reaches_an_unlisted_address() {
         listener.nobody_came(disguise);
     }
     listener.nobody_came("no disguise helps");
+}
+
+/// One payload with two endpoints, one for each of two readers, is no hint at all.
+#[test]
+fn two_endpoints_in_one_payload_are_no_hint() {
+    let listener = Listener::new();
+    let url = listener.url();
+    let listed = r#""source_control_endpoint":"http://listed""#;
+    for other in [
+        format!(r#""source_control_endpoint":"{url}""#),
+        format!(r#""\u0073ource_control_endpoint":"{url}""#),
+        format!(r#""source\u005fcontrol_endpoint":"{url}""#),
+    ] {
+        for (first, second) in [(listed, other.as_str()), (other.as_str(), listed)] {
+            let text = format!(
+                r#"{{"protocol_version":"0.1","message_id":"m","actions":[{{"action_id":"a","action_type":"kv.fetch","action_version":"1.0","payload":{{{first},{second},"block_hashes":[1]}}}}]}}"#
+            );
+            let verdict = admit(text.as_bytes(), Ingress::InProcess, &mut Scratch::new(7));
+            assert!(matches!(verdict, Ok(Verdict::Malformed)), "{text}");
+        }
+    }
+    // Names that only look alike are other members, which nobody reads.
+    for name in ["Source_Control_Endpoint", "source_control_endpoint ", "source-control-endpoint"] {
+        let payload = format!(r#"{{{listed},"{name}":"{url}","block_hashes":[1]}}"#);
+        let snapshot = hint(&[("kv.fetch", "1.0", &payload)]);
+        let profile = profile(RequestKind::Context);
+        let table = registry(&["http://listed", &url]);
+        let plan = decide(Some(&snapshot), &capabilities(), &table, &profile).unwrap().plan;
+        let is_listed = |fetch: &NamedFetch| fetch.endpoint.host() == "listed";
+        assert!(matches!(&plan, Plan::NamedFetch(fetch) if is_listed(fetch)), "{name}");
+    }
+    listener.nobody_came("nothing was fetched");
 }
 
 /// A fetch that fails leaves a generation-only request to its paired source, handoff and all: the

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use super::MAX_NAME_BYTES;
+
 /// A set of CIDR ranges, or no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressBounds {
@@ -66,7 +68,7 @@ fn read_range(text: &str) -> Result<IpNet, AddressBoundsError> {
     let range = text
         .parse::<IpNet>()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map_err(|_| AddressBoundsError::NotARange(text.to_owned()))?;
+        .map_err(|_| AddressBoundsError::NotARange(text.chars().take(MAX_NAME_BYTES).collect()))?;
     if range.trunc() != range {
         return Err(AddressBoundsError::HostBits(text.to_owned(), range.trunc().to_string()));
     }

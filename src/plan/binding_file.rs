@@ -82,6 +82,8 @@ struct EndpointEntry {
 
 /// The only version of the file's form.
 const FILE_VERSION: u32 = 1;
+/// Most that is said about one problem of the file's grammar.
+const PROBLEM_MAX_CHARS: usize = 256;
 
 impl BindingTable {
     /// Reads a table from a file's bytes; see the module for the form.
@@ -125,7 +127,9 @@ pub(super) fn read_file<T: serde::de::DeserializeOwned, E>(
         let problem = found.to_string();
         // Said once is enough.
         let problem = problem.trim_end_matches(&format!(" at line {line} column {column}"));
-        error(format!("line {line}, column {column}"), problem.to_owned())
+        // It may repeat what stands in the file, which may be long.
+        let problem = problem.chars().take(PROBLEM_MAX_CHARS).collect();
+        error(format!("line {line}, column {column}"), problem)
     })
 }
 

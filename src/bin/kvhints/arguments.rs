@@ -62,7 +62,7 @@ fn read_command(parser: &mut lexopt::Parser) -> Result<Command, lexopt::Error> {
 
 fn read_plan(parser: &mut lexopt::Parser) -> Result<Command, lexopt::Error> {
     let mut table = None;
-    let mut envelope = None;
+    let mut envelope: Option<OsString> = None;
     let mut namespace = None;
     let mut families = Vec::new();
     let mut kind = RequestKind::Context;
@@ -87,9 +87,14 @@ fn read_plan(parser: &mut lexopt::Parser) -> Result<Command, lexopt::Error> {
             _ => return Err(argument.unexpected()),
         }
     }
+    let table: PathBuf = table.ok_or("expected --table FILE")?;
+    let envelope = PathBuf::from(envelope.ok_or("expected ENVELOPE or -")?);
+    if table.as_os_str() == "-" && envelope.as_os_str() == "-" {
+        return Err("expected only one of table and envelope from standard input".into());
+    }
     Ok(Command::Plan(Box::new(PlanArguments {
-        table: table.ok_or("expected --table FILE")?,
-        envelope: envelope.map(|path: OsString| path.into()).ok_or("expected ENVELOPE or -")?,
+        table,
+        envelope,
         families,
         kind,
         has_lora,

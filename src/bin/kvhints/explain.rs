@@ -199,6 +199,18 @@ fn yes_or_no(is: bool) -> &'static str {
     }
 }
 
+/// Nothing that a terminal would obey. Quotes and backslashes stay.
+pub fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => printable.push(c),
+            _ => printable.extend(c.escape_debug()),
+        }
+    }
+    printable
+}
+
 /// Escaped, and cut.
 fn shown(text: &str) -> String {
     let cut: String = text.chars().take(SHOWN_CHARS).collect();

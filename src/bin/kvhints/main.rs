@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 fn complain(problem: &str) -> u8 {
     // With nowhere to complain, the exit code has to do.
-    let _ = writeln!(std::io::stderr(), "kvhints: {problem}");
+    let _ = writeln!(std::io::stderr(), "kvhints: {}", explain::printable(problem));
     WRONG
 }
 
