@@ -206,7 +206,8 @@ fn a_prefix_of_131072_tokens_fits_a_hint() {
     const BLOCKS: u64 = 131_072 / 32;
     // Hashes as they are in the field: 64 bits that look random.
     let hash = |block: u64| (block + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63;
-    let dialects: &[(HashDialect, fn(u64) -> String)] = &[
+    type Writer = fn(u64) -> String;
+    let dialects: &[(HashDialect, Writer)] = &[
         (HashDialect::UnsignedNumber, |hash| hash.to_string()),
         (HashDialect::DecimalString, |hash| format!("\"{hash}\"")),
         (HashDialect::HexDigits, |hash| format!("\"{hash:016x}\"")),
