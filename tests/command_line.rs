@@ -90,7 +90,7 @@ fn a_fetch_is_explained_step_by_step() {
     let (text, code) = explained("fetch", &options, &envelope(&actions));
     let expected = "\
 hint         admitted: 505 bytes in canonical form, 4 actions
-             over HTTP it counts only where the host trusts hints
+             over HTTP it counts only where hints are trusted, or it is signed
 request      generation-only, no LoRA adapter, namespace \"n\"
 1 eligible   yes
 2 candidates 2; of unknown type 1, of unmatched version 1

@@ -40,13 +40,14 @@ impl<'a> Explanation<'a> {
                 ),
                 Verdict::Absent => no_hint("absent"),
                 Verdict::Untrusted => no_hint("untrusted"),
+                Verdict::BadlySigned(_) => no_hint("untrusted, its signature does not hold"),
                 Verdict::UnknownVersion => no_hint("unknown_version"),
                 Verdict::Oversized => no_hint("oversized"),
                 Verdict::Malformed => no_hint("malformed"),
             },
         );
         if matches!(verdict, Verdict::Admitted(_)) {
-            own.line("", "over HTTP it counts only where the host trusts hints");
+            own.line("", "over HTTP it counts only where hints are trusted, or it is signed");
         }
         let kind = match profile.kind {
             RequestKind::Context => "context",
