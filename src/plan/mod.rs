@@ -5,8 +5,19 @@
 //! Capabilities ─ candidates ─┐
 //! RequestProfile ────────────┼─ decision ── Plan ── to every rank
 //! BindingTable ──────────────┘
-//! AllowList: the provider's own check of the same destination, configured apart
+//! AllowList: the same destination, checked again and configured apart by the provider: whoever
+//!            carries the fetch out (here the transceiver)
 //! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `candidates` | which actions of a hint some family supports |
+//! | `payload` | what a `kv.fetch` action says: endpoint and range |
+//! | `endpoint`, `address` | where it leads, in one spelling; which addresses that may be |
+//! | `binding`, `binding_file` | the server's configuration, from code or from a file |
+//! | `decision` | the order of questions, and the plan |
+//! | `plan_bytes` | a plan for the other ranks |
+//! | `allow_list` | the provider's own list |
 //!
 //! Pure: the same inputs give the same plan on every rank. Nothing here resolves a name, opens a
 //! connection, reads a clock or keeps a counter; counts go back to the caller. A hint can only ever
@@ -21,8 +32,8 @@ mod candidates;
 mod decision;
 mod endpoint;
 mod payload;
+mod plan_bytes;
 mod step;
-mod wire;
 
 pub use address::{AddressBounds, AddressBoundsError};
 pub use allow_list::{AllowList, AllowListError, DestinationError};
@@ -34,8 +45,8 @@ pub use decision::{
 };
 pub use endpoint::{Endpoint, EndpointError, Scheme};
 pub use payload::{FetchPayload, HashDialect, PayloadError, MAX_BLOCKS};
+pub use plan_bytes::PlanBytesError;
 pub use step::Step;
-pub use wire::PlanBytesError;
 
 /// Longest name of a family, binding, action type or action version, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;

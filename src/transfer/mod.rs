@@ -1,7 +1,18 @@
 //! Blocks from worker to worker: the source's side, the destination's side, and what they share.
 //!
-//! [`transport`] is the port through which bytes leave the process; its adapters are named only
-//! where a transceiver is composed.
+//! | file | what |
+//! |---|---|
+//! | `transceiver` | a rank's end of all transfers: composes the rest, answers the host |
+//! | `driver` | its one thread: transport events in, the two sides' work out |
+//! | `source` | serves requests for names: pin, answer, send, unpin |
+//! | `destination`, `attempt` | asks a source, receives, verifies; what host and thread share of one fetch |
+//! | `prefetch` | the life cycle of one fetch, a pure state machine |
+//! | `metadata`, `http` | states of other workers, fetched; this worker's, served |
+//! | `state`, `layout` | what a worker says of itself; whether two workers fit |
+//! | `protocol`, `wire` | messages between the two sides, and their bytes |
+//! | `memory`, `cuda` | where blocks lie |
+//! | `reason` | closed lists of why something failed or was refused |
+//! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
 
 pub mod attempt;
 pub mod cuda;
