@@ -412,7 +412,8 @@ typedef struct kvh_snapshot kvh_snapshot_t;
 // concurrently.
 //
 // Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
-// by name. Keep both on networks that only workers reach.
+// by name. Keep both on networks that only workers reach: UCX may end the process when anybody else
+// writes to its ports.
 typedef struct kvh_transceiver kvh_transceiver_t;
 
 // The type of every status result: a value of `enum kvh_status`.
@@ -756,6 +757,11 @@ typedef struct kvh_transceiver_params {
   kvh_str_t wires;
   // With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.
   kvh_str_t network_devices;
+  // With KVH_TRANSPORT_UCX, the IPv4 address of this machine at which peers connect, told to them
+  // in the state: one that an interface has, which network_devices allow. Empty: 127.0.0.1, so
+  // that only processes of this machine are served. A wildcard (0.0.0.0) and IPv6
+  // are refused.
+  kvh_str_t listen_address;
   // What names are about: model and weights revision, data type, position encoding. The same as
   // in sequences, and in all workers that exchange blocks.
   kvh_bytes_t namespace_bytes;
@@ -1639,9 +1645,9 @@ kvh_status_t kvh_transceiver_create(const kvh_context_t *context,
 
 // Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
 // allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
-// addresses that the endpoint may lead to; none: any. Only "http" is fetched yet. Listing an endpoint
-// means trusting its states: a transport connects to the address that a state names, and UCX may
-// crash on a forged one. KVH_ERR_STATE: it is on the list already.
+// addresses that the endpoint may lead to, itself and the transport addresses in its state; none: any.
+// Only "http" is fetched yet. Listing an endpoint means trusting the host behind it: UCX may crash on
+// a peer that speaks its inner protocol wrongly. KVH_ERR_STATE: it is on the list already.
 KVH_MUST_USE
 kvh_status_t kvh_transceiver_allow(const kvh_transceiver_t *transceiver,
                                    kvh_str_t endpoint,

@@ -138,6 +138,35 @@ fn connections_are_bounded() {
     }
 }
 
+#[test]
+fn callers_over_the_bound_are_turned_away() {
+    if !ucx_is_here() {
+        return;
+    }
+    let options = UcxOptions {
+        tls: Some("tcp".to_owned()),
+        net_devices: Some("lo".to_owned()),
+        max_connections: 1,
+        ..UcxOptions::default()
+    };
+    let (mut first, mut second) = (open("tcp"), open("tcp"));
+    let mut full = UcxTransport::open(options).expect("UCX starts");
+    let mut at_full = Side::new(&mut full);
+    let mut served = Side::new(&mut first);
+    let (_, to_served) = connected(&mut served, &mut at_full);
+    let address = at_full.transport.address().to_vec();
+    for _ in 0..20 {
+        let mut refused = Side::new(&mut second);
+        let peer = refused.transport.connect(&address).expect("a good address");
+        refused.transport.send_message(peer, b"me too".to_vec()).expect("open");
+        until(&mut refused, &mut at_full, "the refusal", |refused, _| refused.take(gone(peer)));
+    }
+    // Whoever is there is served as before.
+    at_full.transport.send_message(to_served, b"still".to_vec()).expect("open");
+    let (_, still) = until(&mut served, &mut at_full, "it", |served, _| served.take(message));
+    assert_eq!(still, b"still");
+}
+
 // ---- two processes ------------------------------------------------------------------------------
 
 /// A copy of this program that plays `part`; killed when dropped.
@@ -210,6 +239,7 @@ fn child() {
     match part.as_str() {
         "echo" => play_echo("all"),
         "echo over tcp" => play_echo("tcp"),
+        "server" => play_server(),
         "stuck" => play_stuck(),
         "many connections" => play_many_connections(),
         "signals" => play_signals(),
@@ -283,9 +313,195 @@ fn play_echo(tls: &str) {
     });
 }
 
+/// Sends messages back to whoever comes and goes, until one says that it is enough.
+fn play_server() {
+    let mut transport = open("tcp");
+    tell_address(&transport);
+    let mut side = Side::new(&mut transport);
+    let mut was_enough = None;
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        for event in std::mem::take(&mut side.events) {
+            match event {
+                Event::Message { peer, bytes } => {
+                    let is_enough = bytes == ENOUGH;
+                    // Whoever is gone by now gets no answer.
+                    let ticket = side.transport.send_message(peer, bytes).ok();
+                    was_enough = was_enough.or(ticket.filter(|_| is_enough));
+                }
+                Event::Sent { ticket, .. } if was_enough == Some(ticket) => return,
+                Event::Sent { .. } | Event::PeerGone { .. } => {}
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+        match side.transport.progress() {
+            Some(event) => side.events.push(event),
+            None => side.transport.wait(Duration::from_millis(50)),
+        }
+    }
+    panic!("nobody said that it is enough");
+}
+
+/// The message that ends a server.
+const ENOUGH: &[u8] = b"enough";
+
+/// The server is alive, and able to work with others.
+fn end_server(mut other: Other, address: &[u8]) {
+    assert!(other.child.try_wait().expect("a child").is_none(), "it ended: {}", other.errors());
+    let mut transport = open("tcp");
+    let mut side = Side::new(&mut transport);
+    let peer = side.transport.connect(address).expect("a good address");
+    side.transport.send_message(peer, ENOUGH.to_vec()).expect("open");
+    let (_, answer) = alone(&mut side, "the answer", |side| side.take(message));
+    assert_eq!(answer, ENOUGH);
+    other.ends_well();
+}
+
+/// How a destination goes away.
+#[derive(Debug, Clone, Copy)]
+enum Leaving {
+    Drop,
+    Disconnect,
+    DisconnectAndDrop,
+}
+
+/// Connects and leaves `after` so long, wherever the connection is by then.
+fn connect_and_leave(
+    transport: &mut Option<UcxTransport>,
+    address: &[u8],
+    after: Duration,
+    how: Leaving,
+) {
+    let leaver = transport.get_or_insert_with(|| open("tcp"));
+    let peer = leaver.connect(address).expect("a good address");
+    for text in [&b"first"[..], &[7; 100_000]] {
+        leaver.send_message(peer, text.to_vec()).expect("open");
+    }
+    let start = Instant::now();
+    while start.elapsed() < after {
+        leaver.progress();
+    }
+    if matches!(how, Leaving::Disconnect | Leaving::DisconnectAndDrop) {
+        leaver.disconnect(peer);
+    }
+    if matches!(how, Leaving::Drop | Leaving::DisconnectAndDrop) {
+        *transport = None;
+    }
+}
+
+#[test]
+fn destinations_that_leave_while_they_connect_are_survived() {
+    if !ucx_is_here() {
+        return;
+    }
+    for how in [Leaving::Drop, Leaving::Disconnect, Leaving::DisconnectAndDrop] {
+        let mut other = Other::start("server");
+        let address = other.address();
+        let start = Instant::now();
+        let mut transport = None;
+        // Connecting takes about a millisecond.
+        for step in 0..60 {
+            let after = Duration::from_micros(50) * step;
+            connect_and_leave(&mut transport, &address, after, how);
+            assert!(start.elapsed() < PATIENCE, "{how:?} at step {step}");
+        }
+        drop(transport);
+        end_server(other, &address);
+    }
+}
+
+#[test]
+fn destinations_that_are_killed_while_they_connect_are_survived() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut other = Other::start("server");
+    let address = other.address();
+    let start = Instant::now();
+    for step in 0..60u64 {
+        let mut caller = Other::start(&format!("tcp calls {}", to_digits(&address)));
+        // It says so just before it connects; the moments after that are spread.
+        caller.line("CALLS");
+        let until = Instant::now() + Duration::from_micros(100) * (step as u32);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        drop(caller);
+        assert!(start.elapsed() < PATIENCE, "step {step}");
+    }
+    end_server(other, &address);
+}
+
+#[test]
+fn many_that_leave_at_once_are_survived() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut other = Other::start("server");
+    let address = other.address();
+    for round in 0..5u32 {
+        let mut leavers: Vec<UcxTransport> = (0..8).map(|_| open("tcp")).collect();
+        for leaver in &mut leavers {
+            let peer = leaver.connect(&address).expect("a good address");
+            leaver.send_message(peer, b"hello".to_vec()).expect("open");
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(500) * round {
+            leavers.iter_mut().for_each(|leaver| drop(leaver.progress()));
+        }
+    }
+    end_server(other, &address);
+}
+
+#[test]
+fn where_to_listen_is_chosen_and_judged() {
+    if !ucx_is_here() {
+        return;
+    }
+    let at = |listen: &str| {
+        UcxTransport::open(UcxOptions {
+            tls: Some("tcp".to_owned()),
+            net_devices: Some("lo".to_owned()),
+            listen: listen.parse().expect("an address"),
+            ..UcxOptions::default()
+        })
+    };
+    for unfit in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "::1"] {
+        let error = at(unfit).err().expect("nobody could connect to it");
+        assert!(matches!(error, TransportError::BadAddress(_)), "{error}");
+        assert!(error.to_string().contains(unfit), "{error}");
+    }
+    // An address for documentation, of no machine.
+    let error = at("192.0.2.1").err().expect("not an address of this machine");
+    assert!(matches!(error, TransportError::Unavailable(_)), "{error}");
+}
+
+#[test]
+fn forged_addresses_are_refused_or_lead_nowhere() {
+    if !ucx_is_here() {
+        return;
+    }
+    let mut transport = open("tcp");
+    let good = transport.address().to_vec();
+    for len in 0..good.len() {
+        let error = transport.connect(&good[..len]).expect_err("cut off");
+        assert!(matches!(error, TransportError::BadAddress(_)), "{error}");
+    }
+    // Every other port and address is one where nobody, or somebody else, listens.
+    let mut side = Side::new(&mut transport);
+    for port in [1u16, 9, 65_535] {
+        let mut forged = good.clone();
+        forged[10..12].copy_from_slice(&port.to_le_bytes());
+        if let Ok(peer) = side.transport.connect(&forged) {
+            alone(&mut side, "the news", |side| side.take(gone(peer)));
+        }
+    }
+}
+
 /// Connects, sends one message, and waits for nothing.
 fn play_caller(tls: &str, address: &[u8]) {
     let mut transport = open(tls);
+    println!("\nCALLS");
     let mut side = Side::new(&mut transport);
     let peer = side.transport.connect(address).expect("a good address");
     side.transport.send_message(peer, b"hello".to_vec()).expect("open");

@@ -34,7 +34,8 @@ use crate::transfer::ucx::{UcxOptions, UcxTransport};
 /// concurrently.
 ///
 /// Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
-/// by name. Keep both on networks that only workers reach.
+/// by name. Keep both on networks that only workers reach: UCX may end the process when anybody else
+/// writes to its ports.
 pub struct kvh_transceiver_t {
     _opaque: [u8; 0],
 }
@@ -97,6 +98,11 @@ pub struct kvh_transceiver_params_t {
     pub wires: kvh_str_t,
     /// With KVH_TRANSPORT_UCX, which network devices, such as "lo"; empty: as above.
     pub network_devices: kvh_str_t,
+    /// With KVH_TRANSPORT_UCX, the IPv4 address of this machine at which peers connect, told to them
+    /// in the state: one that an interface has, which network_devices allow. Empty: 127.0.0.1, so
+    /// that only processes of this machine are served. A wildcard (0.0.0.0) and IPv6
+    /// are refused.
+    pub listen_address: kvh_str_t,
     /// What names are about: model and weights revision, data type, position encoding. The same as
     /// in sequences, and in all workers that exchange blocks.
     pub namespace_bytes: kvh_bytes_t,
@@ -301,9 +307,15 @@ unsafe fn pool_from(params: &kvh_transceiver_params_t) -> Explained<BlockPool> {
 /// The pointers in `params` are NULL or what they should be.
 unsafe fn transport_from(params: &kvh_transceiver_params_t) -> Explained<Box<dyn Transport>> {
     // SAFETY: the caller's promise.
-    let options = unsafe { (args::text(params.wires), args::text(params.network_devices)) };
-    let (Ok(wires), Ok(network_devices)) = options else {
-        return Err(wrong("wires and network_devices must be UTF-8"));
+    let options = unsafe {
+        (
+            args::text(params.wires),
+            args::text(params.network_devices),
+            args::text(params.listen_address),
+        )
+    };
+    let (Ok(wires), Ok(network_devices), Ok(listen_address)) = options else {
+        return Err(wrong("wires, network_devices and listen_address must be UTF-8"));
     };
     match params.transport {
         KVH_TRANSPORT_LOOPBACK if params.loopback.is_null() => {
@@ -316,11 +328,18 @@ unsafe fn transport_from(params: &kvh_transceiver_params_t) -> Explained<Box<dyn
         }
         KVH_TRANSPORT_UCX => {
             let chosen = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-            let options = UcxOptions {
+            let mut options = UcxOptions {
                 tls: chosen(wires),
                 net_devices: chosen(network_devices),
                 ..UcxOptions::default()
             };
+            if !listen_address.is_empty() {
+                options.listen = listen_address.parse().map_err(|_| {
+                    wrong(format!(
+                        "expected an IP address as listen_address, found {listen_address:?}"
+                    ))
+                })?;
+            }
             match UcxTransport::open(options) {
                 Ok(transport) => Ok(Box::new(transport)),
                 Err(error @ TransportError::Unavailable(_)) => {
@@ -434,9 +453,9 @@ pub unsafe extern "C" fn kvh_transceiver_create(
 
 /// Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
 /// allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
-/// addresses that the endpoint may lead to; none: any. Only "http" is fetched yet. Listing an endpoint
-/// means trusting its states: a transport connects to the address that a state names, and UCX may
-/// crash on a forged one. KVH_ERR_STATE: it is on the list already.
+/// addresses that the endpoint may lead to, itself and the transport addresses in its state; none: any.
+/// Only "http" is fetched yet. Listing an endpoint means trusting the host behind it: UCX may crash on
+/// a peer that speaks its inner protocol wrongly. KVH_ERR_STATE: it is on the list already.
 ///
 /// # Safety
 /// `transceiver` is live; `endpoint` and `address_ranges` are as long as they say; `error_out` is

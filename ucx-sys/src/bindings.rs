@@ -2,7 +2,7 @@
 
 //! Written by `cargo xtask ucx-bindings` from the headers of UCX 1.13; not by hand.
 
-use libc::{sockaddr, socklen_t, FILE};
+use libc::{sockaddr, sockaddr_storage, socklen_t, FILE};
 
 pub const UCP_API_MAJOR: u32 = 1;
 pub const UCP_API_MINOR: u32 = 13;
@@ -107,6 +107,12 @@ pub struct ucp_mem {
 pub type ucp_mem_h = *mut ucp_mem;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct ucp_listener {
+    _unused: [u8; 0],
+}
+pub type ucp_listener_h = *mut ucp_listener;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct ucp_worker {
     _unused: [u8; 0],
 }
@@ -142,6 +148,29 @@ const _: () = {
         [::std::mem::offset_of!(ucp_err_handler, arg) - 8usize];
 };
 pub type ucp_err_handler_t = ucp_err_handler;
+pub type ucp_listener_accept_callback_t =
+    ::std::option::Option<unsafe extern "C" fn(ep: ucp_ep_h, arg: *mut ::std::os::raw::c_void)>;
+pub type ucp_listener_conn_callback_t = ::std::option::Option<
+    unsafe extern "C" fn(conn_request: ucp_conn_request_h, arg: *mut ::std::os::raw::c_void),
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_listener_conn_handler {
+    pub cb: ucp_listener_conn_callback_t,
+    pub arg: *mut ::std::os::raw::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_listener_conn_handler"]
+        [::std::mem::size_of::<ucp_listener_conn_handler>() - 16usize];
+    ["Alignment of ucp_listener_conn_handler"]
+        [::std::mem::align_of::<ucp_listener_conn_handler>() - 8usize];
+    ["Offset of field: ucp_listener_conn_handler::cb"]
+        [::std::mem::offset_of!(ucp_listener_conn_handler, cb) - 0usize];
+    ["Offset of field: ucp_listener_conn_handler::arg"]
+        [::std::mem::offset_of!(ucp_listener_conn_handler, arg) - 8usize];
+};
+pub type ucp_listener_conn_handler_t = ucp_listener_conn_handler;
 pub type ucp_stream_recv_nbx_callback_t = ::std::option::Option<
     unsafe extern "C" fn(
         request: *mut ::std::os::raw::c_void,
@@ -214,6 +243,24 @@ const _: () = {
         [::std::mem::offset_of!(ucp_ep_params, local_sockaddr) - 88usize];
 };
 pub type ucp_ep_params_t = ucp_ep_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_listener_accept_handler {
+    pub cb: ucp_listener_accept_callback_t,
+    pub arg: *mut ::std::os::raw::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_listener_accept_handler"]
+        [::std::mem::size_of::<ucp_listener_accept_handler>() - 16usize];
+    ["Alignment of ucp_listener_accept_handler"]
+        [::std::mem::align_of::<ucp_listener_accept_handler>() - 8usize];
+    ["Offset of field: ucp_listener_accept_handler::cb"]
+        [::std::mem::offset_of!(ucp_listener_accept_handler, cb) - 0usize];
+    ["Offset of field: ucp_listener_accept_handler::arg"]
+        [::std::mem::offset_of!(ucp_listener_accept_handler, arg) - 8usize];
+};
+pub type ucp_listener_accept_handler_t = ucp_listener_accept_handler;
 pub const UCS_THREAD_MODE_SINGLE: ucs_thread_mode_t = 0;
 pub const UCS_THREAD_MODE_SERIALIZED: ucs_thread_mode_t = 1;
 pub const UCS_THREAD_MODE_MULTI: ucs_thread_mode_t = 2;
@@ -260,6 +307,10 @@ pub const UCP_WORKER_PARAM_FIELD_NAME: ucp_worker_params_field = 64;
 pub const UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT: ucp_worker_params_field = 128;
 pub const UCP_WORKER_PARAM_FIELD_CLIENT_ID: ucp_worker_params_field = 256;
 pub type ucp_worker_params_field = ::std::os::raw::c_uint;
+pub const UCP_LISTENER_PARAM_FIELD_SOCK_ADDR: ucp_listener_params_field = 1;
+pub const UCP_LISTENER_PARAM_FIELD_ACCEPT_HANDLER: ucp_listener_params_field = 2;
+pub const UCP_LISTENER_PARAM_FIELD_CONN_HANDLER: ucp_listener_params_field = 4;
+pub type ucp_listener_params_field = ::std::os::raw::c_uint;
 pub const UCP_EP_PARAM_FIELD_REMOTE_ADDRESS: ucp_ep_params_field = 1;
 pub const UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE: ucp_ep_params_field = 2;
 pub const UCP_EP_PARAM_FIELD_ERR_HANDLER: ucp_ep_params_field = 4;
@@ -270,6 +321,10 @@ pub const UCP_EP_PARAM_FIELD_CONN_REQUEST: ucp_ep_params_field = 64;
 pub const UCP_EP_PARAM_FIELD_NAME: ucp_ep_params_field = 128;
 pub const UCP_EP_PARAM_FIELD_LOCAL_SOCK_ADDR: ucp_ep_params_field = 256;
 pub type ucp_ep_params_field = ::std::os::raw::c_uint;
+pub const UCP_EP_PARAMS_FLAGS_CLIENT_SERVER: ucp_ep_params_flags_field = 1;
+pub const UCP_EP_PARAMS_FLAGS_NO_LOOPBACK: ucp_ep_params_flags_field = 2;
+pub const UCP_EP_PARAMS_FLAGS_SEND_CLIENT_ID: ucp_ep_params_flags_field = 4;
+pub type ucp_ep_params_flags_field = ::std::os::raw::c_uint;
 pub const UCP_EP_CLOSE_FLAG_FORCE: ucp_ep_close_flags_t = 1;
 pub type ucp_ep_close_flags_t = ::std::os::raw::c_uint;
 pub const UCP_WORKER_ATTR_FIELD_THREAD_MODE: ucp_worker_attr_field = 1;
@@ -279,6 +334,8 @@ pub const UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER: ucp_worker_attr_field = 8;
 pub const UCP_WORKER_ATTR_FIELD_NAME: ucp_worker_attr_field = 16;
 pub const UCP_WORKER_ATTR_FIELD_MAX_INFO_STRING: ucp_worker_attr_field = 32;
 pub type ucp_worker_attr_field = ::std::os::raw::c_uint;
+pub const UCP_LISTENER_ATTR_FIELD_SOCKADDR: ucp_listener_attr_field = 1;
+pub type ucp_listener_attr_field = ::std::os::raw::c_uint;
 pub const UCP_DATATYPE_CONTIG: ucp_dt_type = 0;
 pub const UCP_DATATYPE_STRIDED: ucp_dt_type = 1;
 pub const UCP_DATATYPE_IOV: ucp_dt_type = 2;
@@ -444,6 +501,42 @@ const _: () = {
         [::std::mem::offset_of!(ucp_worker_params, client_id) - 192usize];
 };
 pub type ucp_worker_params_t = ucp_worker_params;
+#[repr(C)]
+pub struct ucp_listener_attr {
+    pub field_mask: u64,
+    pub sockaddr: sockaddr_storage,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_listener_attr"][::std::mem::size_of::<ucp_listener_attr>() - 136usize];
+    ["Alignment of ucp_listener_attr"][::std::mem::align_of::<ucp_listener_attr>() - 8usize];
+    ["Offset of field: ucp_listener_attr::field_mask"]
+        [::std::mem::offset_of!(ucp_listener_attr, field_mask) - 0usize];
+    ["Offset of field: ucp_listener_attr::sockaddr"]
+        [::std::mem::offset_of!(ucp_listener_attr, sockaddr) - 8usize];
+};
+pub type ucp_listener_attr_t = ucp_listener_attr;
+#[repr(C)]
+pub struct ucp_listener_params {
+    pub field_mask: u64,
+    pub sockaddr: ucs_sock_addr_t,
+    pub accept_handler: ucp_listener_accept_handler_t,
+    pub conn_handler: ucp_listener_conn_handler_t,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_listener_params"][::std::mem::size_of::<ucp_listener_params>() - 56usize];
+    ["Alignment of ucp_listener_params"][::std::mem::align_of::<ucp_listener_params>() - 8usize];
+    ["Offset of field: ucp_listener_params::field_mask"]
+        [::std::mem::offset_of!(ucp_listener_params, field_mask) - 0usize];
+    ["Offset of field: ucp_listener_params::sockaddr"]
+        [::std::mem::offset_of!(ucp_listener_params, sockaddr) - 8usize];
+    ["Offset of field: ucp_listener_params::accept_handler"]
+        [::std::mem::offset_of!(ucp_listener_params, accept_handler) - 24usize];
+    ["Offset of field: ucp_listener_params::conn_handler"]
+        [::std::mem::offset_of!(ucp_listener_params, conn_handler) - 40usize];
+};
+pub type ucp_listener_params_t = ucp_listener_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_tag_recv_info {
@@ -614,17 +707,20 @@ pub struct Ucx {
     pub ucp_worker_destroy: unsafe extern "C" fn(worker: ucp_worker_h),
     pub ucp_worker_query:
         unsafe extern "C" fn(worker: ucp_worker_h, attr: *mut ucp_worker_attr_t) -> ucs_status_t,
-    pub ucp_worker_get_address: unsafe extern "C" fn(
-        worker: ucp_worker_h,
-        address_p: *mut *mut ucp_address_t,
-        address_length_p: *mut usize,
-    ) -> ucs_status_t,
-    pub ucp_worker_release_address:
-        unsafe extern "C" fn(worker: ucp_worker_h, address: *mut ucp_address_t),
     pub ucp_worker_progress: unsafe extern "C" fn(worker: ucp_worker_h) -> ::std::os::raw::c_uint,
     pub ucp_worker_get_efd:
         unsafe extern "C" fn(worker: ucp_worker_h, fd: *mut ::std::os::raw::c_int) -> ucs_status_t,
     pub ucp_worker_arm: unsafe extern "C" fn(worker: ucp_worker_h) -> ucs_status_t,
+    pub ucp_listener_create: unsafe extern "C" fn(
+        worker: ucp_worker_h,
+        params: *const ucp_listener_params_t,
+        listener_p: *mut ucp_listener_h,
+    ) -> ucs_status_t,
+    pub ucp_listener_destroy: unsafe extern "C" fn(listener: ucp_listener_h),
+    pub ucp_listener_query: unsafe extern "C" fn(
+        listener: ucp_listener_h,
+        attr: *mut ucp_listener_attr_t,
+    ) -> ucs_status_t,
     pub ucp_ep_create: unsafe extern "C" fn(
         worker: ucp_worker_h,
         params: *const ucp_ep_params_t,
@@ -632,6 +728,10 @@ pub struct Ucx {
     ) -> ucs_status_t,
     pub ucp_ep_close_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
+    pub ucp_listener_reject: unsafe extern "C" fn(
+        listener: ucp_listener_h,
+        conn_request: ucp_conn_request_h,
+    ) -> ucs_status_t,
     pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
     pub ucp_worker_set_am_recv_handler: unsafe extern "C" fn(
         worker: ucp_worker_h,
@@ -684,14 +784,15 @@ impl Ucx {
         let ucp_worker_create = __library.get(b"ucp_worker_create\0").map(|sym| *sym)?;
         let ucp_worker_destroy = __library.get(b"ucp_worker_destroy\0").map(|sym| *sym)?;
         let ucp_worker_query = __library.get(b"ucp_worker_query\0").map(|sym| *sym)?;
-        let ucp_worker_get_address = __library.get(b"ucp_worker_get_address\0").map(|sym| *sym)?;
-        let ucp_worker_release_address =
-            __library.get(b"ucp_worker_release_address\0").map(|sym| *sym)?;
         let ucp_worker_progress = __library.get(b"ucp_worker_progress\0").map(|sym| *sym)?;
         let ucp_worker_get_efd = __library.get(b"ucp_worker_get_efd\0").map(|sym| *sym)?;
         let ucp_worker_arm = __library.get(b"ucp_worker_arm\0").map(|sym| *sym)?;
+        let ucp_listener_create = __library.get(b"ucp_listener_create\0").map(|sym| *sym)?;
+        let ucp_listener_destroy = __library.get(b"ucp_listener_destroy\0").map(|sym| *sym)?;
+        let ucp_listener_query = __library.get(b"ucp_listener_query\0").map(|sym| *sym)?;
         let ucp_ep_create = __library.get(b"ucp_ep_create\0").map(|sym| *sym)?;
         let ucp_ep_close_nbx = __library.get(b"ucp_ep_close_nbx\0").map(|sym| *sym)?;
+        let ucp_listener_reject = __library.get(b"ucp_listener_reject\0").map(|sym| *sym)?;
         let ucp_ep_print_info = __library.get(b"ucp_ep_print_info\0").map(|sym| *sym)?;
         let ucp_worker_set_am_recv_handler =
             __library.get(b"ucp_worker_set_am_recv_handler\0").map(|sym| *sym)?;
@@ -713,13 +814,15 @@ impl Ucx {
             ucp_worker_create,
             ucp_worker_destroy,
             ucp_worker_query,
-            ucp_worker_get_address,
-            ucp_worker_release_address,
             ucp_worker_progress,
             ucp_worker_get_efd,
             ucp_worker_arm,
+            ucp_listener_create,
+            ucp_listener_destroy,
+            ucp_listener_query,
             ucp_ep_create,
             ucp_ep_close_nbx,
+            ucp_listener_reject,
             ucp_ep_print_info,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
@@ -790,21 +893,6 @@ impl Ucx {
     ) -> ucs_status_t {
         (self.ucp_worker_query)(worker, attr)
     }
-    pub unsafe fn ucp_worker_get_address(
-        &self,
-        worker: ucp_worker_h,
-        address_p: *mut *mut ucp_address_t,
-        address_length_p: *mut usize,
-    ) -> ucs_status_t {
-        (self.ucp_worker_get_address)(worker, address_p, address_length_p)
-    }
-    pub unsafe fn ucp_worker_release_address(
-        &self,
-        worker: ucp_worker_h,
-        address: *mut ucp_address_t,
-    ) {
-        (self.ucp_worker_release_address)(worker, address)
-    }
     pub unsafe fn ucp_worker_progress(&self, worker: ucp_worker_h) -> ::std::os::raw::c_uint {
         (self.ucp_worker_progress)(worker)
     }
@@ -817,6 +905,24 @@ impl Ucx {
     }
     pub unsafe fn ucp_worker_arm(&self, worker: ucp_worker_h) -> ucs_status_t {
         (self.ucp_worker_arm)(worker)
+    }
+    pub unsafe fn ucp_listener_create(
+        &self,
+        worker: ucp_worker_h,
+        params: *const ucp_listener_params_t,
+        listener_p: *mut ucp_listener_h,
+    ) -> ucs_status_t {
+        (self.ucp_listener_create)(worker, params, listener_p)
+    }
+    pub unsafe fn ucp_listener_destroy(&self, listener: ucp_listener_h) {
+        (self.ucp_listener_destroy)(listener)
+    }
+    pub unsafe fn ucp_listener_query(
+        &self,
+        listener: ucp_listener_h,
+        attr: *mut ucp_listener_attr_t,
+    ) -> ucs_status_t {
+        (self.ucp_listener_query)(listener, attr)
     }
     pub unsafe fn ucp_ep_create(
         &self,
@@ -832,6 +938,13 @@ impl Ucx {
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t {
         (self.ucp_ep_close_nbx)(ep, param)
+    }
+    pub unsafe fn ucp_listener_reject(
+        &self,
+        listener: ucp_listener_h,
+        conn_request: ucp_conn_request_h,
+    ) -> ucs_status_t {
+        (self.ucp_listener_reject)(listener, conn_request)
     }
     pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
         (self.ucp_ep_print_info)(ep, stream)

@@ -21,12 +21,14 @@ const FUNCTIONS: &[&str] = &[
     "ucp_worker_create",
     "ucp_worker_destroy",
     "ucp_worker_query",
-    "ucp_worker_get_address",
-    "ucp_worker_release_address",
     "ucp_worker_get_efd",
     "ucp_worker_arm",
     "ucp_worker_progress",
     "ucp_worker_set_am_recv_handler",
+    "ucp_listener_create",
+    "ucp_listener_destroy",
+    "ucp_listener_query",
+    "ucp_listener_reject",
     "ucp_ep_create",
     "ucp_ep_close_nbx",
     "ucp_ep_print_info",
@@ -42,8 +44,11 @@ const TYPES: &[&str] = &[
     "ucp_dt_iov_t",
     "ucp_ep_close_flags_t",
     "ucp_ep_params_field",
+    "ucp_ep_params_flags_field",
     "ucp_err_handling_mode_t",
     "ucp_feature",
+    "ucp_listener_attr_field",
+    "ucp_listener_params_field",
     "ucp_op_attr_t",
     "ucp_params_field",
     "ucp_send_am_flags",
@@ -70,7 +75,7 @@ pub fn write() -> Result<()> {
             "//! Written by `cargo xtask ucx-bindings` from the headers of UCX 1.13; not by hand.",
         )
         .raw_line("")
-        .raw_line("use libc::{sockaddr, socklen_t, FILE};")
+        .raw_line("use libc::{sockaddr, sockaddr_storage, socklen_t, FILE};")
         // A struct of function pointers, all found or none: no accessor that panics later.
         .dynamic_library_name("Ucx")
         .dynamic_link_require_all(true)

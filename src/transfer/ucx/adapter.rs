@@ -1,18 +1,19 @@
 //! The transport itself: connections, announced data, events.
 //!
-//! One round is: let each worker progress, then read its mailbox. UCX is only asked for more when
+//! One round is: let the worker progress, then read its mailbox. UCX is only asked for more when
 //! every event of the round before was told, so what arrives waits in UCX's own queues, and its
 //! wires push back on the senders.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
+use ucx_sys::{ucp_conn_request_h, ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
 
 use super::connection::{Connection, State};
 use super::context::Context;
-use super::frame::{self, Direction, Header, Kind, MAX_INLINE_BYTES};
+use super::frame::{self, Header, Kind, MAX_INLINE_BYTES};
 use super::inbox::{Item, Slot};
 use super::mailbox::{Arrival, Payload};
 use super::operation::{joined, Operation, Purpose};
@@ -22,12 +23,6 @@ use super::{describe, status, UcxOptions};
 use crate::transfer::transport::{
     DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker, MAX_MESSAGE_BYTES,
 };
-
-/// The worker whose address is given away.
-const ACCEPTING: u64 = 0;
-
-/// A connecting worker remembers whom it was connected to; with this many it takes no more.
-const MAX_USED_ADDRESSES: usize = 1024;
 
 /// How long a goodbye is waited for, and how long dropping a transport may take.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -51,11 +46,12 @@ unsafe impl Send for Announced {}
 
 /// See the module above.
 pub struct UcxTransport {
-    /// Before the context, which each of them shares.
-    workers: BTreeMap<u64, Worker>,
+    /// Before the context, which it shares.
+    worker: Worker,
     context: Arc<Context>,
     connections: HashMap<PeerId, Connection>,
-    by_direction: HashMap<Direction, PeerId>,
+    /// Whose endpoint it is, by its place in memory, until it is closed.
+    by_endpoint: HashMap<usize, PeerId>,
     announced: HashMap<DataId, Announced>,
     events: VecDeque<Event>,
     address: Vec<u8>,
@@ -69,21 +65,22 @@ pub struct UcxTransport {
 impl UcxTransport {
     /// Opens UCX and starts to accept connections.
     pub fn open(options: UcxOptions) -> Result<Self, TransportError> {
+        let listen = judge_listening(options.listen)?;
         let context = Arc::new(Context::open(&options)?);
         let wake_event = Arc::new(WakeEvent::new()?);
-        let accepting = Worker::create(&context)?;
-        let address = frame::encode_address(&accepting.address);
+        let mut worker = Worker::create(&context)?;
+        let address = frame::encode_address(worker.listen(listen)?);
         Ok(Self {
-            workers: BTreeMap::from([(ACCEPTING, accepting)]),
+            worker,
             context,
             connections: HashMap::new(),
-            by_direction: HashMap::new(),
+            by_endpoint: HashMap::new(),
             announced: HashMap::new(),
             events: VecDeque::new(),
             address,
             wake_event,
             max_connections: options.max_connections,
-            next_id: ACCEPTING + 1,
+            next_id: 0,
             broken: false,
         })
     }
@@ -115,29 +112,10 @@ impl UcxTransport {
         }
     }
 
-    /// A worker that was never connected to that address, made if there is none.
-    fn connecting_worker(&mut self, worker_address: &[u8]) -> Result<u64, TransportError> {
-        let fitting = self.workers.iter().find(|(id, worker)| {
-            **id != ACCEPTING
-                && worker.used.len() < MAX_USED_ADDRESSES
-                && !worker.used.contains(worker_address)
-        });
-        if let Some((id, _)) = fitting {
-            return Ok(*id);
-        }
-        let worker = Worker::create(&self.context)?;
-        let id = self.new_id();
-        self.workers.insert(id, worker);
-        Ok(id)
-    }
-
-    fn add(&mut self, connection: Connection) -> PeerId {
+    fn add(&mut self, endpoint: ucp_ep_h, is_connector: bool) -> PeerId {
         let peer = PeerId(self.new_id());
-        if let Some(worker) = self.workers.get_mut(&connection.worker) {
-            worker.live += 1;
-        }
-        self.by_direction.insert(connection.incoming, peer);
-        self.connections.insert(peer, connection);
+        self.by_endpoint.insert(endpoint.addr(), peer);
+        self.connections.insert(peer, Connection::new(endpoint, is_connector));
         peer
     }
 
@@ -151,23 +129,16 @@ impl UcxTransport {
         fill: impl FnOnce(&mut Operation),
     ) -> Result<(), TransportError> {
         let connection = self.open_connection(peer)?;
-        let header = Header {
-            kind,
-            direction: connection.outgoing,
-            sequence: connection.next_sequence,
-            inline,
-        };
+        let header = Header { kind, sequence: connection.next_sequence, inline };
         connection.next_sequence += 1;
         connection.operations += 1;
-        let (endpoint, worker) = (connection.endpoint, connection.worker);
-        let Some(worker) = self.workers.get(&worker) else { return Ok(()) };
-        let mut operation = Operation::new(peer, purpose, &worker.mailbox);
+        let endpoint = connection.endpoint;
+        let mut operation = Operation::new(peer, purpose, &self.worker.mailbox);
         operation.header = header.encode();
         fill(&mut operation);
         let id = if kind == Kind::Data { DATA_ID } else { CONTROL_ID };
-        let must_be_whole = matches!(kind, Kind::Hello | Kind::Bye);
-        let flags = if must_be_whole { UCP_AM_SEND_FLAG_EAGER } else { 0 };
-        if let Started::Ended(operation) = worker.send(endpoint, id, flags, operation) {
+        let flags = if kind == Kind::Bye { UCP_AM_SEND_FLAG_EAGER } else { 0 };
+        if let Started::Ended(operation) = self.worker.send(endpoint, id, flags, operation) {
             self.operation_ended(*operation);
         }
         Ok(())
@@ -177,27 +148,35 @@ impl UcxTransport {
         status::of_peer(self.context.ucx(), status)
     }
 
-    /// Reads what callbacks of that worker left; whether there was anything.
-    fn read_mailbox(&mut self, id: u64) -> bool {
-        let Some(worker) = self.workers.get(&id) else { return false };
-        let arrivals = worker.mailbox.arrivals.take();
-        let completions = worker.mailbox.completions.take();
-        let failures = worker.mailbox.failures.take();
-        let is_fault = worker.mailbox.fault.get();
-        let anything = !(arrivals.is_empty() && completions.is_empty() && failures.is_empty());
-        // Found now: UCX may use a closed endpoint's place for one that a hello below makes.
+    /// Reads what callbacks left; whether there was anything.
+    fn read_mailbox(&mut self) -> bool {
+        let arrivals = self.worker.mailbox.arrivals.take();
+        let completions = self.worker.mailbox.completions.take();
+        let failures = self.worker.mailbox.failures.take();
+        let callers = self.worker.mailbox.callers.take();
+        let is_fault = self.worker.mailbox.fault.get();
+        let anything = !(arrivals.is_empty()
+            && completions.is_empty()
+            && failures.is_empty()
+            && callers.is_empty());
+        // Endpoints are looked up before any is closed or made below: UCX uses places again.
         let failed: Vec<(PeerId, ucs_status_t)> = failures
             .into_iter()
             .filter_map(|(endpoint, status)| Some((self.peer_of(endpoint)?, status)))
             .collect();
-        for arrival in arrivals {
-            self.arrived(id, arrival);
+        let arrived: Vec<(Option<PeerId>, Arrival)> =
+            arrivals.into_iter().map(|arrival| (self.peer_of(arrival.endpoint), arrival)).collect();
+        for (peer, arrival) in arrived {
+            self.arrived(peer, arrival);
         }
         for operation in completions {
             self.operation_ended(operation);
         }
         for (peer, status) in failed {
             self.fail(peer, self.error_of(status));
+        }
+        for caller in callers {
+            self.called(caller);
         }
         if is_fault && !self.broken {
             self.broken = true;
@@ -210,18 +189,23 @@ impl UcxTransport {
         anything
     }
 
-    fn arrived(&mut self, worker: u64, arrival: Arrival) {
-        if arrival.header.kind == Kind::Hello {
-            return self.greeted(worker, arrival);
+    /// A peer wants to connect. It shows only when it sends something.
+    fn called(&mut self, caller: ucp_conn_request_h) {
+        if self.broken || self.connections.len() >= self.max_connections {
+            return self.worker.reject(caller);
         }
-        let Some(peer) = self.by_direction.get(&arrival.header.direction).copied() else {
+        // Whoever cannot be answered learns it from UCX, or by its own deadline.
+        if let Ok(endpoint) = self.worker.accept(caller) {
+            self.add(endpoint, false);
+        }
+    }
+
+    fn arrived(&mut self, peer: Option<PeerId>, arrival: Arrival) {
+        let open = peer.and_then(|peer| Some((peer, self.connections.get_mut(&peer)?)));
+        let Some((peer, connection)) = open.filter(|(_, of)| of.state == State::Open) else {
             // Of a connection that was closed here, or of none.
-            return self.release(worker, arrival.payload);
+            return self.release(arrival.payload);
         };
-        let Some(connection) = self.connections.get_mut(&peer) else { return };
-        if connection.worker != worker || connection.state != State::Open {
-            return self.release(worker, arrival.payload);
-        }
         let Header { kind, sequence, inline, .. } = arrival.header;
         let slot = match (kind, arrival.payload) {
             (_, Payload::Refused) => {
@@ -238,32 +222,12 @@ impl UcxTransport {
             (_, Payload::Owned(bytes)) => Slot::Ready(Item::Message(bytes)),
         };
         if let Err(refused) = connection.inbox.put(sequence, slot) {
-            if let (Some(descriptor), Some(worker)) =
-                (refused.into_descriptor(), self.workers.get(&worker))
-            {
-                worker.release(descriptor);
+            if let Some(descriptor) = refused.into_descriptor() {
+                self.worker.release(descriptor);
             }
             return self.fail(peer, broke_rules("messages are misnumbered or too many"));
         }
         self.read_inbox(peer);
-    }
-
-    /// A hello: a connection made by the other side.
-    fn greeted(&mut self, worker_id: u64, arrival: Arrival) {
-        let Header { direction, sequence, .. } = arrival.header;
-        let Payload::Owned(worker_address) = arrival.payload else { return };
-        let is_sound = worker_id == ACCEPTING
-            && direction.from_connector
-            && sequence == 0
-            && !worker_address.is_empty()
-            && !self.by_direction.contains_key(&direction)
-            && self.connections.len() < self.max_connections
-            && !self.broken;
-        let Some(worker) = self.workers.get(&worker_id).filter(|_| is_sound) else { return };
-        // An address that UCX refuses cannot be answered; the other side's deadline tells it.
-        if let Ok(endpoint) = worker.connect(&worker_address) {
-            self.add(Connection::new(worker_id, endpoint, direction.token, false));
-        }
     }
 
     /// Tells what has its turn.
@@ -315,17 +279,16 @@ impl UcxTransport {
     fn fetch_offered(&mut self, peer: PeerId) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         let Some((_, descriptor, len)) = connection.inbox.take_offered() else { return };
-        let Some(worker) = self.workers.get(&connection.worker) else { return };
-        let mut operation = Operation::new(peer, Purpose::Fetch, &worker.mailbox);
+        let mut operation = Operation::new(peer, Purpose::Fetch, &self.worker.mailbox);
         if operation.bytes.try_reserve_exact(len).is_err() {
-            worker.release(descriptor);
+            self.worker.release(descriptor);
             let no_memory = "no memory for a message".to_owned();
             return self.fail(peer, TransportError::Unavailable(no_memory));
         }
         operation.bytes.resize(len, 0);
         let memory = Segment { data: operation.bytes.as_mut_ptr(), len };
         connection.operations += 1;
-        if let Started::Ended(operation) = worker.receive(descriptor, memory, operation) {
+        if let Started::Ended(operation) = self.worker.receive(descriptor, memory, operation) {
             self.operation_ended(*operation);
         }
     }
@@ -369,11 +332,9 @@ impl UcxTransport {
         }
     }
 
+    /// Whose endpoint that is; none's, once it is being closed.
     fn peer_of(&self, endpoint: ucp_ep_h) -> Option<PeerId> {
-        self.connections.iter().find_map(|(peer, connection)| {
-            let has_it = matches!(connection.state, State::Open | State::Leaving { .. });
-            (has_it && connection.endpoint == endpoint).then_some(*peer)
-        })
+        self.by_endpoint.get(&endpoint.addr()).copied()
     }
 
     /// Ends a connection that broke, and tells.
@@ -398,10 +359,10 @@ impl UcxTransport {
         self.forget_incoming(peer);
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.state = State::Closing;
-        let Some(worker) = self.workers.get(&connection.worker) else { return };
-        let operation = Operation::new(peer, Purpose::Close, &worker.mailbox);
+        self.by_endpoint.remove(&connection.endpoint.addr());
+        let operation = Operation::new(peer, Purpose::Close, &self.worker.mailbox);
         // Whatever an ended close came to (a reset by the peer is one), the endpoint is gone.
-        if let Started::Ended(operation) = worker.close(connection.endpoint, operation) {
+        if let Started::Ended(operation) = self.worker.close(connection.endpoint, operation) {
             self.operation_ended(*operation);
         }
     }
@@ -409,8 +370,6 @@ impl UcxTransport {
     /// Nothing of that peer is told, received or held any more.
     fn forget_incoming(&mut self, peer: PeerId) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
-        self.by_direction.remove(&connection.incoming);
-        let worker = connection.worker;
         let held = connection.inbox.drain();
         self.events.retain(|event| !matches!(event, Event::Data { peer: of, .. } if *of == peer));
         let ids: Vec<DataId> = self
@@ -420,19 +379,15 @@ impl UcxTransport {
             .collect();
         for id in ids {
             if let Some(announced) = self.announced.remove(&id) {
-                self.release(worker, announced.payload);
+                self.release(announced.payload);
             }
         }
-        if let Some(worker) = self.workers.get(&worker) {
-            held.into_iter().for_each(|descriptor| worker.release(descriptor));
-        }
+        held.into_iter().for_each(|descriptor| self.worker.release(descriptor));
     }
 
-    fn release(&self, worker: u64, payload: Payload) {
-        if let (Payload::Descriptor { data, .. }, Some(worker)) =
-            (payload, self.workers.get(&worker))
-        {
-            worker.release(data);
+    fn release(&self, payload: Payload) {
+        if let Payload::Descriptor { data, .. } = payload {
+            self.worker.release(data);
         }
     }
 
@@ -456,31 +411,37 @@ impl UcxTransport {
             .filter_map(|(peer, connection)| is_late(connection).then_some(*peer))
             .collect();
         late.into_iter().for_each(|peer| self.close(peer));
-        let workers = &mut self.workers;
-        self.connections.retain(|_, connection| {
-            let is_over = connection.state == State::Closed && connection.operations == 0;
-            if let (true, Some(worker)) = (is_over, workers.get_mut(&connection.worker)) {
-                worker.live -= 1;
-            }
-            !is_over
-        });
-        workers.retain(|id, worker| *id == ACCEPTING || worker.live > 0);
+        self.connections
+            .retain(|_, connection| connection.state != State::Closed || connection.operations > 0);
     }
 
     /// One round; whether anything happened.
     fn round(&mut self) -> bool {
-        let mut anything = false;
-        for id in self.workers.keys().copied().collect::<Vec<_>>() {
-            anything |= self.workers.get(&id).is_some_and(Worker::progress);
-            anything |= self.read_mailbox(id);
-        }
+        let progressed = self.worker.progress();
+        let anything = self.read_mailbox();
         self.settle();
-        anything
+        progressed || anything
     }
 }
 
 fn broke_rules(how: &str) -> TransportError {
     TransportError::PeerGone(format!("the peer broke the rules: {how}"))
+}
+
+fn judge_listening(ip: IpAddr) -> Result<Ipv4Addr, TransportError> {
+    match ip {
+        IpAddr::V4(ip) if !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast() => {
+            Ok(ip)
+        }
+        IpAddr::V4(_) => Err(TransportError::BadAddress(format!(
+            "expected the IPv4 address of one interface to listen at, found {ip}: peers are told \
+             it and could not connect to it"
+        ))),
+        IpAddr::V6(_) => Err(TransportError::BadAddress(format!(
+            "expected the IPv4 address of one interface to listen at, found {ip}: UCX's own \
+             connections over IPv6 are not safe"
+        ))),
+    }
 }
 
 fn judge_length(len: usize, what: &str) -> Result<(), TransportError> {
@@ -512,29 +473,15 @@ impl Transport for UcxTransport {
 
     fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
         self.usable()?;
-        let worker_address = frame::decode_address(address).map_err(TransportError::BadAddress)?;
+        let listening = frame::decode_address(address).map_err(TransportError::BadAddress)?;
         if self.connections.len() >= self.max_connections {
             return Err(TransportError::Unavailable(format!(
                 "{} connections are the limit",
                 self.max_connections
             )));
         }
-        let mut token = [0; 16];
-        getrandom::fill(&mut token)
-            .map_err(|error| TransportError::Unavailable(format!("no randomness: {error}")))?;
-        let worker_id = self.connecting_worker(worker_address)?;
-        let Some(worker) = self.workers.get_mut(&worker_id) else {
-            return Err(TransportError::Unavailable("the worker is gone".to_owned()));
-        };
-        let made = worker.connect(worker_address);
-        // Used also when refused: UCX may have counted it.
-        worker.used.insert(worker_address.to_vec());
-        let own_address = worker.address.clone();
-        let endpoint = made.map_err(|status| self.error_of(status))?;
-        let peer = self.add(Connection::new(worker_id, endpoint, token, true));
-        let fill = |operation: &mut Operation| operation.bytes = own_address;
-        self.send(peer, Kind::Hello, Purpose::Own, Vec::new(), fill)?;
-        Ok(peer)
+        let endpoint = self.worker.connect(listening).map_err(|status| self.error_of(status))?;
+        Ok(self.add(endpoint, true))
     }
 
     fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
@@ -584,7 +531,7 @@ impl Transport for UcxTransport {
         let ticket = Ticket(self.new_id());
         let Some(announced) = self.answer(data) else { return Ok(ticket) };
         let Some(connection) = self.connections.get_mut(&peer) else { return Ok(ticket) };
-        let Some(worker) = self.workers.get(&connection.worker) else { return Ok(ticket) };
+        let worker = &self.worker;
         match announced.payload {
             Payload::Descriptor { data, is_offer } if is_offer || worker.receives_whole_data() => {
                 connection.operations += 1;
@@ -608,9 +555,8 @@ impl Transport for UcxTransport {
     }
 
     fn discard_data(&mut self, data: DataId) {
-        let Some(announced) = self.answer(data) else { return };
-        if let Some(connection) = self.connections.get(&announced.peer) {
-            self.release(connection.worker, announced.payload);
+        if let Some(announced) = self.answer(data) {
+            self.release(announced.payload);
         }
     }
 
@@ -652,7 +598,7 @@ impl Transport for UcxTransport {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if !self.events.is_empty() || !self.workers.values().all(Worker::arm) {
+        if !self.events.is_empty() || !self.worker.arm() {
             return;
         }
         let now = Instant::now();
@@ -661,7 +607,7 @@ impl Transport for UcxTransport {
             _ => None,
         });
         let timeout = first_end.fold(timeout, Duration::min);
-        self.wake_event.wait(self.workers.values().map(Worker::event_descriptor), timeout);
+        self.wake_event.wait(self.worker.event_descriptor(), timeout);
     }
 
     fn waker(&self) -> Arc<dyn Waker> {

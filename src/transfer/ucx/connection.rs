@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use ucx_sys::ucp_ep_h;
 
-use super::frame::Direction;
 use super::inbox::Inbox;
 use crate::transfer::transport::TransportError;
 
@@ -23,13 +22,9 @@ pub(super) enum State {
 
 /// See the module.
 pub(super) struct Connection {
-    /// Which worker has the endpoint.
-    pub worker: u64,
     /// Not to be used once `Closing`.
     pub endpoint: ucp_ep_h,
     pub state: State,
-    pub outgoing: Direction,
-    pub incoming: Direction,
     /// The number of the next message sent.
     pub next_sequence: u64,
     pub inbox: Inbox,
@@ -52,16 +47,12 @@ unsafe impl Send for Connection {}
 
 impl Connection {
     /// A connection that was just made.
-    pub fn new(worker: u64, endpoint: ucp_ep_h, token: [u8; 16], is_connector: bool) -> Self {
+    pub fn new(endpoint: ucp_ep_h, is_connector: bool) -> Self {
         Self {
-            worker,
             endpoint,
             state: State::Open,
-            outgoing: Direction { token, from_connector: is_connector },
-            incoming: Direction { token, from_connector: !is_connector },
             next_sequence: 0,
-            // The connecting side's number 0 is its hello.
-            inbox: Inbox::starting_at(u64::from(!is_connector)),
+            inbox: Inbox::starting_at(0),
             long_header: None,
             announced_bytes: 0,
             announced_count: 0,

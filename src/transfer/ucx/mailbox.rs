@@ -13,10 +13,10 @@ use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
-use ucx_sys::{ucp_am_recv_param_t, ucp_ep_h, ucs_status_t};
+use ucx_sys::{ucp_am_recv_param_t, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::context::Context;
-use super::frame::{Header, Kind, MAX_ADDRESS_BYTES};
+use super::frame::{Header, Kind};
 use super::operation::Operation;
 use crate::transfer::transport::MAX_MESSAGE_BYTES;
 
@@ -39,6 +39,8 @@ impl Payload {
 
 /// A message that arrived.
 pub(super) struct Arrival {
+    /// The endpoint that leads to its sender.
+    pub endpoint: ucp_ep_h,
     pub header: Header,
     pub payload: Payload,
     pub len: usize,
@@ -49,6 +51,8 @@ pub(super) struct Mailbox {
     pub arrivals: RefCell<Vec<Arrival>>,
     /// Endpoints that broke.
     pub failures: RefCell<Vec<(ucp_ep_h, ucs_status_t)>>,
+    /// Peers that want to connect: each is to be accepted or rejected.
+    pub callers: RefCell<Vec<ucp_conn_request_h>>,
     /// Operations that ended.
     pub completions: RefCell<Vec<Operation>>,
     /// Operations that UCX has.
@@ -63,6 +67,7 @@ impl Mailbox {
         Box::new(Self {
             arrivals: RefCell::default(),
             failures: RefCell::default(),
+            callers: RefCell::default(),
             completions: RefCell::default(),
             outstanding: RefCell::default(),
             fault: Cell::new(false),
@@ -93,6 +98,7 @@ impl Mailbox {
 
     fn arrived(
         &self,
+        endpoint: ucp_ep_h,
         header: &[u8],
         data: *mut c_void,
         len: usize,
@@ -105,10 +111,9 @@ impl Mailbox {
         // Not one of ours: there is no connection to blame.
         let Some(header) = Header::decode(header) else { return refusal };
         let push = |header, payload| {
-            self.arrivals.borrow_mut().push(Arrival { header, payload, len });
+            self.arrivals.borrow_mut().push(Arrival { endpoint, header, payload, len });
         };
         let (longest, must_be_whole) = match header.kind {
-            Kind::Hello => (MAX_ADDRESS_BYTES, true),
             Kind::Message | Kind::LongHeader => (MAX_MESSAGE_BYTES, false),
             Kind::Data => (isize::MAX as usize, false),
             Kind::Bye => (0, true),
@@ -148,15 +153,25 @@ pub(super) unsafe extern "C" fn on_message(
     let mailbox = unsafe { &*arg.cast::<Mailbox>() };
     mailbox.guarded(ucx_sys::UCS_OK, || {
         // SAFETY: UCX passes its parameters for the time of the call.
-        let attributes = unsafe { (*param).recv_attr };
+        let (attributes, reply_endpoint) = unsafe { ((*param).recv_attr, (*param).reply_ep) };
+        // Set by our own side of the protocol always; NULL is no connection's.
+        let is_known = attributes & u64::from(ucx_sys::UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
+        let endpoint = if is_known { reply_endpoint } else { std::ptr::null_mut() };
         let header = if header_len == 0 {
             &[]
         } else {
             // SAFETY: UCX passes that many readable bytes.
             unsafe { std::slice::from_raw_parts(header.cast::<u8>(), header_len) }
         };
-        mailbox.arrived(header, data, len, attributes)
+        mailbox.arrived(endpoint, header, data, len, attributes)
     })
+}
+
+/// `ucp_listener_conn_callback_t`; `arg` is the worker's mailbox.
+pub(super) unsafe extern "C" fn on_caller(caller: ucp_conn_request_h, arg: *mut c_void) {
+    // SAFETY: registered with the mailbox, which outlives its worker.
+    let mailbox = unsafe { &*arg.cast::<Mailbox>() };
+    mailbox.guarded((), || mailbox.callers.borrow_mut().push(caller));
 }
 
 /// `ucp_err_handler_cb_t`; `arg` is the worker's mailbox.

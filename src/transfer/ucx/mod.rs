@@ -3,12 +3,11 @@
 //! What it is for: bytes between workers by the fastest wire that UCX finds (RDMA, TCP). UCX is
 //! opened at run time; [`availability`] tells whether it is there.
 //!
-//! How it works: each transport has one *accepting* worker, whose address it gives away, and
-//! *connecting* workers. A connection starts with a hello that carries the connecting worker's
-//! address and a random token; every message bears the token, so each side knows which connection
-//! it belongs to, and a number, so order is kept ([`inbox`]). UCX pairs endpoints of two workers
-//! by counting them; so a connecting worker never has two endpoints to one accepting worker, now
-//! or later, and no connection can break another.
+//! How it works: a transport has one worker with a listener at an IP address and a port, which is
+//! the transport's whole address. UCX connects through its socket connection manager: each
+//! connection is one endpoint on either side, known to both before the first message, so no two can
+//! be mixed up, and none needs a peer's help to be ended. Every message bears a number, so order is
+//! kept ([`inbox`]).
 //!
 //! Everything goes through UCX, so its options say how bytes move. Between processes of one host
 //! that is TCP: UCX gives up shared memory on connections that must notice a dead peer (seen from
@@ -18,9 +17,11 @@
 //! no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind into
 //! UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
 //!
-//! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or make
-//! this side connect to a forged address, can crash the process. Keep UCX on networks that only
-//! workers reach, and take addresses from authenticated peers.
+//! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or whoever
+//! is connected to, can end the process by speaking UCX's inner protocol wrongly (some zero bytes
+//! sent to the listener's port are enough for UCX 1.13). Keep UCX on networks that only workers
+//! reach. An address is an IP address and a port, no more: it can be
+//! judged before it is connected to, and a forged one only leads elsewhere.
 //!
 //! Never does: change the environment, print, or keep UCX's signal handlers. UCX's own log is
 //! turned off only where this library is the first to load UCX, and `UCX_LOG_LEVEL` is not set.
@@ -35,10 +36,12 @@ mod hostile;
 mod inbox;
 mod mailbox;
 mod operation;
+mod socket;
 mod status;
 mod wake;
 mod worker;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 pub use adapter::UcxTransport;
@@ -52,8 +55,11 @@ use super::transport::TransportError;
 pub struct UcxOptions {
     /// UCX's `TLS`: which kinds of wires, such as `tcp` or `rc`.
     pub tls: Option<String>,
-    /// UCX's `NET_DEVICES`: which devices, such as `lo`. UCX listens on all that are allowed.
+    /// UCX's `NET_DEVICES`: which devices, such as `lo`. UCX has ports open on all that are allowed.
     pub net_devices: Option<String>,
+    /// The IP address at which peers connect; it is told to them, so it is one of this machine's
+    /// own, not a wildcard. Only IPv4: connections over IPv6 corrupt memory in UCX 1.13.
+    pub listen: IpAddr,
     /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death,
     /// [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
     pub keepalive: Duration,
@@ -66,6 +72,7 @@ impl Default for UcxOptions {
         Self {
             tls: None,
             net_devices: None,
+            listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
             keepalive: Duration::from_secs(2),
             max_connections: 1024,
         }

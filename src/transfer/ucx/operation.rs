@@ -17,7 +17,7 @@ pub(super) enum Purpose {
     Receive(Ticket),
     /// A long message into [`Operation::bytes`].
     Fetch,
-    /// A message of the connection's own, such as hello.
+    /// A message of the connection's own, such as a long header.
     Own,
     /// The last message of this side.
     Bye,

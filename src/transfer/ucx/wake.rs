@@ -25,13 +25,11 @@ impl WakeEvent {
         Ok(Self(unsafe { File::from_raw_fd(descriptor) }))
     }
 
-    /// Sleeps for at most `timeout`, on this event and on the workers' descriptors.
-    pub fn wait(&self, workers: impl Iterator<Item = RawFd>, timeout: Duration) {
+    /// Sleeps for at most `timeout`, on this event and on the worker's descriptor.
+    pub fn wait(&self, worker: RawFd, timeout: Duration) {
         let own = self.0.as_raw_fd();
-        let mut polled: Vec<libc::pollfd> = std::iter::once(own)
-            .chain(workers)
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-            .collect();
+        let mut polled =
+            [own, worker].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // Rounded up, so that a short wait is no spinning.
         let timeout_ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         // SAFETY: as many structs as said. A signal or an error only ends the sleep early.

@@ -1,22 +1,24 @@
-//! One UCX worker: its address, its endpoints' operations, its mailbox.
+//! The UCX worker: its listener, its endpoints' operations, its mailbox.
 //!
 //! All calls into UCX for a connection are here. A worker is destroyed before its mailbox and
 //! before its context, and only if UCX has nothing of ours any more.
 
-use std::collections::HashSet;
 use std::ffi::c_void;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use ucx_sys::{
-    ucp_address_t, ucp_am_handler_param_t, ucp_ep_h, ucp_ep_params_t, ucp_request_param_t,
-    ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_ptr_t, ucs_status_t,
+    ucp_am_handler_param_t, ucp_conn_request_h, ucp_ep_h, ucp_ep_params_t, ucp_listener_attr_t,
+    ucp_listener_h, ucp_listener_params_t, ucp_request_param_t, ucp_worker_attr_t, ucp_worker_h,
+    ucp_worker_params_t, ucs_sock_addr_t, ucs_status_ptr_t, ucs_status_t,
 };
 
 use super::context::Context;
 use super::frame::{HEADER_BYTES, MAX_INLINE_BYTES};
 use super::mailbox::{self, Mailbox};
 use super::operation::Operation;
+use super::socket::{port_of, Socket};
 use super::status;
 use crate::transfer::transport::{Segment, TransportError};
 
@@ -30,9 +32,6 @@ const CONTIGUOUS: u64 = 1 << ucx_sys::UCP_DATATYPE_SHIFT;
 /// A list of runs.
 const LIST: u64 = ucx_sys::UCP_DATATYPE_IOV as u64;
 
-/// UCX reads an address without being told how long it is: damaged ones run into zeros.
-const ADDRESS_PADDING_BYTES: usize = 4096;
-
 /// What became of an operation at once.
 pub(super) enum Started {
     /// It comes back through the mailbox.
@@ -45,13 +44,10 @@ pub(super) enum Started {
 pub(super) struct Worker {
     context: Arc<Context>,
     handle: ucp_worker_h,
+    /// NULL until it listens.
+    listener: ucp_listener_h,
     event_descriptor: RawFd,
-    pub address: Vec<u8>,
     pub mailbox: Box<Mailbox>,
-    /// Connections that use it.
-    pub live: usize,
-    /// Worker addresses it was ever connected to.
-    pub used: HashSet<Vec<u8>>,
 }
 
 // SAFETY: UCX allows a worker of mode SERIALIZED to be used by any thread, one at a time, which
@@ -74,18 +70,15 @@ impl Worker {
             mailbox: Mailbox::new(Arc::clone(context)),
             context: Arc::clone(context),
             handle,
+            listener: std::ptr::null_mut(),
             event_descriptor: -1,
-            address: Vec::new(),
-            live: 0,
-            used: HashSet::new(),
         };
         worker.judge_header_room()?;
-        worker.address = worker.read_address()?;
         // SAFETY: a live worker and a writable number.
         let got = unsafe { ucx.ucp_worker_get_efd(handle, &mut worker.event_descriptor) };
         status::check(ucx, got, "no event descriptor")?;
-        worker.listen(CONTROL_ID, 0)?;
-        worker.listen(DATA_ID, ucx_sys::UCP_AM_FLAG_PERSISTENT_DATA)?;
+        worker.take_messages(CONTROL_ID, 0)?;
+        worker.take_messages(DATA_ID, ucx_sys::UCP_AM_FLAG_PERSISTENT_DATA)?;
         Ok(worker)
     }
 
@@ -107,21 +100,39 @@ impl Worker {
         Ok(())
     }
 
-    fn read_address(&self) -> Result<Vec<u8>, TransportError> {
+    /// Starts to listen at that IP address, at a port of the system's choice: where it listens.
+    pub fn listen(&mut self, ip: Ipv4Addr) -> Result<SocketAddrV4, TransportError> {
         let ucx = self.context.ucx();
-        let mut address: *mut ucp_address_t = std::ptr::null_mut();
-        let mut len = 0;
-        // SAFETY: a live worker and two writable outputs.
-        let got = unsafe { ucx.ucp_worker_get_address(self.handle, &mut address, &mut len) };
-        status::check(ucx, got, "no address")?;
-        // SAFETY: UCX says that the address has that many bytes.
-        let copy = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) }.to_vec();
-        // SAFETY: got from this worker, released once.
-        unsafe { ucx.ucp_worker_release_address(self.handle, address) };
-        Ok(copy)
+        let socket = Socket::from(SocketAddrV4::new(ip, 0));
+        // SAFETY: all-zero bytes are a valid value; only the masked fields are read.
+        let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask = u64::from(
+            ucx_sys::UCP_LISTENER_PARAM_FIELD_SOCK_ADDR
+                | ucx_sys::UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+        );
+        params.sockaddr = ucs_sock_addr_t { addr: socket.as_ptr(), addrlen: socket.len() };
+        params.conn_handler.cb = Some(mailbox::on_caller);
+        params.conn_handler.arg = self.mailbox_argument();
+        let what = format!("UCX cannot listen at {ip}");
+        let mut listener = std::ptr::null_mut();
+        // SAFETY: a live worker; the parameters live during the call, the mailbox longer than the
+        // worker.
+        let made = unsafe { ucx.ucp_listener_create(self.handle, &params, &mut listener) };
+        status::check(ucx, made, &what)?;
+        // From here on Drop destroys it.
+        self.listener = listener;
+        // SAFETY: all-zero bytes are a valid value; only the masked field is written.
+        let mut attributes: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
+        attributes.field_mask = u64::from(ucx_sys::UCP_LISTENER_ATTR_FIELD_SOCKADDR);
+        // SAFETY: a live listener and a writable struct.
+        let queried = unsafe { ucx.ucp_listener_query(listener, &mut attributes) };
+        status::check(ucx, queried, &what)?;
+        port_of(&attributes.sockaddr)
+            .map(|port| SocketAddrV4::new(ip, port))
+            .ok_or_else(|| TransportError::Unavailable(format!("{what}: it has no port")))
     }
 
-    fn listen(&self, id: u32, flags: u32) -> Result<(), TransportError> {
+    fn take_messages(&self, id: u32, flags: u32) -> Result<(), TransportError> {
         // SAFETY: all-zero bytes are a valid value; only the masked fields are read.
         let mut handler: ucp_am_handler_param_t = unsafe { std::mem::zeroed() };
         handler.field_mask = u64::from(
@@ -160,25 +171,49 @@ impl Worker {
         self.event_descriptor
     }
 
-    /// A new endpoint to the worker of that address.
-    pub fn connect(&self, worker_address: &[u8]) -> Result<ucp_ep_h, ucs_status_t> {
-        let mut padded = Vec::with_capacity(worker_address.len() + ADDRESS_PADDING_BYTES);
-        padded.extend_from_slice(worker_address);
-        padded.resize(worker_address.len() + ADDRESS_PADDING_BYTES, 0);
+    /// A new endpoint to whoever listens there.
+    pub fn connect(&self, listening: SocketAddrV4) -> Result<ucp_ep_h, ucs_status_t> {
+        let socket = Socket::from(listening);
+        self.create_endpoint(|params| {
+            params.field_mask |= u64::from(
+                ucx_sys::UCP_EP_PARAM_FIELD_FLAGS | ucx_sys::UCP_EP_PARAM_FIELD_SOCK_ADDR,
+            );
+            params.flags = ucx_sys::UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+            params.sockaddr = ucs_sock_addr_t { addr: socket.as_ptr(), addrlen: socket.len() };
+        })
+    }
+
+    /// A new endpoint to a peer that wants to connect, which is used up in any case.
+    pub fn accept(&self, caller: ucp_conn_request_h) -> Result<ucp_ep_h, ucs_status_t> {
+        self.create_endpoint(|params| {
+            params.field_mask |= u64::from(ucx_sys::UCP_EP_PARAM_FIELD_CONN_REQUEST);
+            params.conn_request = caller;
+        })
+    }
+
+    /// Turns a peer away that wants to connect.
+    pub fn reject(&self, caller: ucp_conn_request_h) {
+        // SAFETY: the live listener that the request came from; the request is used once. Whether
+        // the peer can still be told does not matter.
+        unsafe { self.context.ucx().ucp_listener_reject(self.listener, caller) };
+    }
+
+    fn create_endpoint(
+        &self,
+        choose: impl FnOnce(&mut ucp_ep_params_t),
+    ) -> Result<ucp_ep_h, ucs_status_t> {
         // SAFETY: all-zero bytes are a valid value; only the masked fields are read.
         let mut params: ucp_ep_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = u64::from(
-            ucx_sys::UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
-                | ucx_sys::UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
-                | ucx_sys::UCP_EP_PARAM_FIELD_ERR_HANDLER,
+            ucx_sys::UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | ucx_sys::UCP_EP_PARAM_FIELD_ERR_HANDLER,
         );
-        params.address = padded.as_ptr().cast();
         params.err_mode = ucx_sys::UCP_ERR_HANDLING_MODE_PEER;
         params.err_handler.cb = Some(mailbox::on_failure);
         params.err_handler.arg = self.mailbox_argument();
+        choose(&mut params);
         let mut endpoint = std::ptr::null_mut();
-        // SAFETY: a live worker; the address lives during the call, the mailbox longer than the
-        // worker.
+        // SAFETY: a live worker; what `choose` put in lives during the call, the mailbox longer
+        // than the worker.
         let status =
             unsafe { self.context.ucx().ucp_ep_create(self.handle, &params, &mut endpoint) };
         if status == ucx_sys::UCS_OK {
@@ -207,7 +242,8 @@ impl Worker {
                 ucx_sys::UCP_OP_ATTR_FIELD_DATATYPE | ucx_sys::UCP_OP_ATTR_FIELD_FLAGS;
             param.cb.send = Some(mailbox::on_sent);
             param.datatype = datatype;
-            param.flags = flags;
+            // The receiver learns from it which endpoint the message came through.
+            param.flags = flags | ucx_sys::UCP_AM_SEND_FLAG_REPLY;
             // SAFETY: a live endpoint; header and payload belong to the operation, or to the
             // caller until its event, and stay in place until UCX is done with them.
             unsafe {
@@ -311,6 +347,13 @@ impl Drop for Worker {
     /// Destroys the worker. UCX aborts the process if one with unfinished operations is destroyed;
     /// such a worker, whose endpoints would not close, is left to the end of the process.
     fn drop(&mut self) {
+        for caller in self.mailbox.callers.take() {
+            self.reject(caller);
+        }
+        if !self.listener.is_null() {
+            // SAFETY: ours, destroyed once.
+            unsafe { self.context.ucx().ucp_listener_destroy(self.listener) };
+        }
         if !self.mailbox.outstanding.borrow().is_empty() {
             let unused = Mailbox::new(Arc::clone(&self.context));
             std::mem::forget(std::mem::replace(&mut self.mailbox, unused));
