@@ -3,12 +3,17 @@
 
 mod transfer_support;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use kvhints::plan::{AddressBounds, Endpoint};
 use kvhints::reuse::Policy;
-use kvhints::transfer::prefetch::{Deadlines, Outcome, State};
+use kvhints::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use kvhints::transfer::reason::FailReason;
+use kvhints::transfer::state::State;
+use kvhints::transfer::transceiver::Origin;
 use kvhints::transfer::transport::Transport;
 use kvhints::transfer::ucx::{availability, UcxOptions, UcxTransport};
 use transfer_support::*;
@@ -122,7 +127,7 @@ fn either_side_may_go_away_mid_transfer() {
         source.hold(&wanted, &ids);
         Mischief::set(&mischief.holds_data, true);
         let handle = destination.begin(&source, &wanted, &ids, Policy::Strict).unwrap();
-        reaches(&handle, State::PrefetchInProgress);
+        reaches(&handle, PrefetchState::PrefetchInProgress);
         wait_until("data on its way", || mischief.held.load(Ordering::SeqCst) > 0);
         if source_goes {
             let tree = source.tree.clone();
@@ -149,6 +154,75 @@ fn either_side_may_go_away_mid_transfer() {
                 source.tree.statistics().live_pins == 0
             });
             source.settles();
+        }
+    }
+}
+
+/// A listed endpoint may send a destination to hosts within its bounds only.
+#[test]
+fn a_state_that_names_a_host_outside_of_the_bounds_is_denied() {
+    let Some((source, near)) = two("tcp", Setup::default(), Setup::default()) else { return };
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    // The source tells the state at 127.0.0.1 and is itself at 127.0.0.1: within the bounds.
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let honest = source.transceiver.serve_http(any_port).unwrap();
+    let endpoint = Endpoint::parse(&format!("http://{honest}")).unwrap();
+    let bounds = || AddressBounds::within(&["127.0.0.1/32"]).unwrap();
+    near.transceiver.allow(endpoint.clone(), bounds()).unwrap();
+    let begin = |endpoint| {
+        let places = [5, 6];
+        let origin = Origin::Endpoint(endpoint);
+        let handle = near.begin_order(&order(origin, &wanted, &places, Policy::Strict)).unwrap();
+        outcome(&handle)
+    };
+    assert_eq!(begin(endpoint), Outcome::Delivered { blocks: 2 });
+    // The same state, but for a transport address that is somebody else's.
+    let mut forged = State::decode(&source.transceiver.state().unwrap()).unwrap();
+    let address = &mut forged.ranks[0].address;
+    let host = address.len() - 4;
+    address[host..].copy_from_slice(&[127, 0, 0, 9]);
+    let server = Served::start(forged.encode());
+    let endpoint = Endpoint::parse(&format!("http://{}", server.address)).unwrap();
+    near.transceiver.allow(endpoint.clone(), bounds()).unwrap();
+    assert_eq!(begin(endpoint), Outcome::Failed(FailReason::EndpointDenied));
+    assert_eq!(near.transceiver.status().sources, 1, "nobody else was connected to");
+    near.settles();
+    source.settles();
+}
+
+/// Answers one request for a state.
+struct Served {
+    address: std::net::SocketAddr,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Served {
+    fn start(state: Vec<u8>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
+                state.len()
+            );
+            stream.write_all(&[head.as_bytes(), &state].concat()).unwrap();
+        });
+        Self { address, thread: Some(thread) }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::attempt::{Attempt, Origin};
@@ -23,7 +23,7 @@ use super::reason::{FailReason, RefuseReason};
 use super::source::Identity;
 use super::state::{Incarnation, State};
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
-use crate::plan::Endpoint;
+use crate::plan::{AllowList, Endpoint};
 use crate::telemetry::Metrics;
 
 /// Staging that is kept for the next runs.
@@ -61,6 +61,7 @@ pub struct Destination {
     rank: u32,
     pool: BlockPool,
     limits: DestinationLimits,
+    allow_list: Arc<RwLock<AllowList>>,
     metrics: Arc<Metrics>,
     lent: Arc<Mutex<Lent>>,
     running: HashMap<u64, Running>,
@@ -120,6 +121,7 @@ impl Destination {
         rank: u32,
         pool: BlockPool,
         limits: DestinationLimits,
+        allow_list: Arc<RwLock<AllowList>>,
         metrics: Arc<Metrics>,
         lent: Arc<Mutex<Lent>>,
     ) -> Self {
@@ -130,6 +132,7 @@ impl Destination {
             rank,
             pool,
             limits,
+            allow_list,
             metrics,
             lent,
             running: HashMap::new(),
@@ -182,12 +185,10 @@ impl Destination {
         sequence: u64,
         state: StateResult,
     ) {
-        let is_waiting =
-            self.running.get(&sequence).is_some_and(|running| running.source.is_none());
-        if !is_waiting {
-            return;
-        }
-        let event = match state.and_then(|state| self.choose(now_ns, transport, &state)) {
+        let waiting = self.running.get(&sequence).filter(|running| running.source.is_none());
+        let Some(attempt) = waiting.map(|running| Arc::clone(&running.attempt)) else { return };
+        let origin = &attempt.order.origin;
+        let event = match state.and_then(|state| self.choose(now_ns, transport, &state, origin)) {
             Ok(source) => {
                 if let Some(running) = self.running.get_mut(&sequence) {
                     running.source = Some(source);
@@ -364,6 +365,7 @@ impl Destination {
         now_ns: u64,
         transport: &mut dyn Transport,
         state: &State,
+        origin: &Origin,
     ) -> Result<ChosenSource, FailReason> {
         if state.namespace != self.identity.namespace {
             return Err(FailReason::NamespaceMismatch);
@@ -374,6 +376,7 @@ impl Destination {
         if rank.transport != transport.name() {
             return Err(FailReason::Unsupported);
         }
+        self.judge_host(transport, &rank.address, origin)?;
         let incarnation = rank.incarnation;
         if let Some(connection) = self.connections.get_mut(&rank.address) {
             connection.last_used_ns = now_ns;
@@ -390,6 +393,22 @@ impl Destination {
         let connection = Connection { peer, last_used_ns: now_ns };
         self.connections.insert(rank.address.clone(), connection);
         Ok(ChosenSource { peer, incarnation })
+    }
+
+    /// Whether a state from there may name that transport address. A state that the host handed in
+    /// is the host's to answer for.
+    fn judge_host(
+        &self,
+        transport: &dyn Transport,
+        address: &[u8],
+        origin: &Origin,
+    ) -> Result<(), FailReason> {
+        let Origin::Endpoint(endpoint) = origin else { return Ok(()) };
+        let Some(host) = transport.host(address) else { return Ok(()) };
+        match self.allow_list.read().check(endpoint) {
+            Ok(bounds) if bounds.allows(host) => Ok(()),
+            _ => Err(FailReason::EndpointDenied),
+        }
     }
 
     fn close_idle_connection(&mut self, transport: &mut dyn Transport) -> Result<(), FailReason> {

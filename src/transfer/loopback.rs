@@ -196,6 +196,10 @@ impl Transport for LoopbackTransport {
         &self.address
     }
 
+    fn host(&self, _: &[u8]) -> Option<std::net::IpAddr> {
+        None
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         match self.hub.stations.lock().link(self.number, peer) {
             Ok(_) => "memory of this process".to_owned(),

@@ -258,6 +258,7 @@ impl Transceiver {
                 config.rank,
                 config.pool,
                 config.destination_limits,
+                Arc::clone(&allow_list),
                 Arc::clone(&metrics),
                 Arc::clone(&lent),
             ),

@@ -7,6 +7,7 @@
 //! Data is *announced* with a header first; the receiver names the memory, or discards it.
 //! Never does: interpret messages, retry, or time anything out. Those are the protocol's.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,6 +114,10 @@ pub trait Transport: Send {
 
     /// Where peers reach this transport; opaque to everybody else.
     fn address(&self) -> &[u8];
+
+    /// The host that [`Transport::connect`] would contact for an address; `None` where it leads to
+    /// no other host, or is no address of this transport.
+    fn host(&self, address: &[u8]) -> Option<IpAddr>;
 
     /// Which wires lead to a peer, for people to read; empty when not known.
     fn describe(&self, peer: PeerId) -> String;

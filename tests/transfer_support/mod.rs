@@ -324,6 +324,10 @@ impl Transport for Mischievous {
         self.inner.address()
     }
 
+    fn host(&self, address: &[u8]) -> Option<std::net::IpAddr> {
+        self.inner.host(address)
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         self.inner.describe(peer)
     }

@@ -462,6 +462,10 @@ impl Transport for UcxTransport {
         &self.address
     }
 
+    fn host(&self, address: &[u8]) -> Option<IpAddr> {
+        Some(IpAddr::V4(*frame::decode_address(address).ok()?.ip()))
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         match self.connections.get(&peer) {
             Some(connection) if connection.state == State::Open => {
