@@ -53,6 +53,8 @@ fn piece() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
     #[test]
     fn any_text_comes_back_byte_for_byte(pieces in proptest::collection::vec(piece(), 0..12)) {
         let text = pieces.join(",");

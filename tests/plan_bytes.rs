@@ -135,6 +135,8 @@ fn fields_out_of_range_are_refused_behind_a_good_checksum() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
     #[test]
     fn sealed_noise_is_refused_or_is_exactly_a_plans_bytes(
         mut body in prop::collection::vec(any::<u8>(), 0..64),

@@ -282,6 +282,8 @@ fn debug_text_and_errors_do_not_repeat_what_a_hint_said() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
     #[test]
     fn any_text_is_refused_or_has_one_stable_canonical_form(
         text in "(http|https|tcp)://[\\PC]{0,40}",

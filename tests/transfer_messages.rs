@@ -100,7 +100,11 @@ fn counts_above_their_bounds_are_refused_before_anything_is_allocated() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn changed_bytes_decode_to_what_encodes_to_them_or_not_at_all(

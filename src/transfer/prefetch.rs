@@ -222,6 +222,12 @@ impl Prefetch {
     /// Takes an event in; says what to do, in order.
     pub fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        // Before time is looked at: a receive that has ended is none to cut off.
+        match event {
+            Event::Received { .. } => self.receiving = self.receiving.saturating_sub(1),
+            Event::Committed { .. } => self.committing = self.committing.saturating_sub(1),
+            _ => {}
+        }
         self.expire(now_ns, &mut actions);
         match event {
             Event::Tick => {}
@@ -240,7 +246,6 @@ impl Prefetch {
                 self.announced(now_ns, first_block, blocks, &mut actions);
             }
             Event::Received { blocks: _, verdict } => {
-                self.receiving = self.receiving.saturating_sub(1);
                 if self.state == State::PrefetchInProgress {
                     match verdict {
                         Ok(()) => {
@@ -252,7 +257,6 @@ impl Prefetch {
                 }
             }
             Event::Committed { blocks } => {
-                self.committing = self.committing.saturating_sub(1);
                 if self.state == State::PrefetchInProgress {
                     self.progress.moved += blocks;
                     if Some(self.progress.moved) == self.progress.present {

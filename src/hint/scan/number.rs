@@ -194,6 +194,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
         #[test]
         fn ranges_agree_with_the_standard_library(
             text in "-?(0|[1-9][0-9]{0,24}|1797693134862315[0-9]{290,295})(\\.[0-9]{1,22})?([eE][+-]?[0-9]{1,3})?"
