@@ -860,7 +860,7 @@ typedef struct kvh_prefetch_params {
   const int32_t *block_ids;
   // Length of block_ids.
   size_t block_id_count;
-  // Until the source's state is known (default 2 s; one fetch takes at most 5 s).
+  // Until the source's state is known (default 2 s; one fetch takes at most 30 s).
   uint64_t metadata_deadline_ns;
   // From the request until the last block is verified (default 10 s).
   uint64_t transfer_deadline_ns;

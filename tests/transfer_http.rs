@@ -6,13 +6,13 @@ mod transfer_support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
 
 use kvhints::plan::{AddressBounds, Endpoint};
 use kvhints::reuse::Policy;
 use kvhints::transfer::loopback::LoopbackHub;
-use kvhints::transfer::prefetch::{Deadlines, Outcome};
+use kvhints::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use kvhints::transfer::reason::FailReason;
 use kvhints::transfer::state::{Incarnation, JoinError, RankAddress, State};
 use kvhints::transfer::transceiver::{
@@ -27,8 +27,17 @@ fn endpoint_at(address: SocketAddr) -> Endpoint {
 }
 
 fn begin_at(worker: &Worker, endpoint: &Endpoint, place: i32) -> PrefetchHandle {
+    begin_within(worker, endpoint, place, 20_000_000_000)
+}
+
+fn begin_within(
+    worker: &Worker,
+    endpoint: &Endpoint,
+    place: i32,
+    metadata_ns: u64,
+) -> PrefetchHandle {
     let wanted = sequence(1, 0);
-    let deadlines = Deadlines { metadata_ns: 10_000_000_000, ..Deadlines::default() };
+    let deadlines = Deadlines { metadata_ns, ..Deadlines::default() };
     let places = [place];
     let origin = Origin::Endpoint(endpoint.clone());
     let order = FetchOrder { deadlines, ..order(origin, &wanted, &places, Policy::Strict) };
@@ -282,11 +291,7 @@ fn an_endpoint_that_accepts_and_never_answers_runs_into_the_deadline() {
     let worker = Worker::new(&LoopbackHub::new(1), Setup::default());
     let endpoint = endpoint_at(listener.local_addr().unwrap());
     allow(&worker, &endpoint);
-    let wanted = sequence(1, 0);
-    let deadlines = Deadlines { metadata_ns: 50_000_000, ..Deadlines::default() };
-    let origin = Origin::Endpoint(endpoint);
-    let order = FetchOrder { deadlines, ..order(origin, &wanted, &[5], Policy::Strict) };
-    let handle = worker.begin_order(&order).unwrap();
+    let handle = begin_within(&worker, &endpoint, 5, 50_000_000);
     assert_eq!(outcome(&handle), Outcome::Failed(FailReason::MetadataTimeout));
     worker.settles();
 }
@@ -322,4 +327,167 @@ fn a_failure_is_remembered_for_a_while_and_one_fetch_serves_all_who_wait() {
     assert_eq!(outcome(&begin_at(&worker, &endpoint, 11)), failed);
     assert_eq!(count.load(Ordering::SeqCst), 2);
     worker.settles();
+}
+
+/// Listens, and lets everybody wait.
+struct Hung(TcpListener);
+
+impl Hung {
+    fn listed_at(worker: &Worker) -> (Self, Endpoint) {
+        let listener = TcpListener::bind(ANY_PORT).unwrap();
+        let endpoint = endpoint_at(listener.local_addr().unwrap());
+        allow(worker, &endpoint);
+        (Self(listener), endpoint)
+    }
+}
+
+/// A source that holds a block, and a destination with room for many fetches.
+fn source_and_destination() -> (Worker, Endpoint, Worker) {
+    let hub = LoopbackHub::new(1);
+    let source = Worker::new(&hub, Setup::default());
+    source.hold(&sequence(1, 0), &[3]);
+    let endpoint = endpoint_at(source.transceiver.serve_http(ANY_PORT).unwrap());
+    let many = Setup { incarnation: 2, block_count: 256, max_prefetches: 256, ..Setup::default() };
+    let destination = Worker::new(&hub, many);
+    allow(&destination, &endpoint);
+    (source, endpoint, destination)
+}
+
+#[test]
+fn endpoints_that_hang_keep_no_other_source_waiting() {
+    // One, some, and more than there are places for fetches.
+    for hung_count in [1, 8, 100] {
+        let (source, good, destination) = source_and_destination();
+        let hung: Vec<(Hung, Endpoint)> =
+            (0..hung_count).map(|_| Hung::listed_at(&destination)).collect();
+        let waiting: Vec<PrefetchHandle> = (1..)
+            .zip(&hung)
+            .map(|(place, (_, endpoint))| begin_at(&destination, endpoint, place))
+            .collect();
+        // A fetch has its place for a moment for certain: the first try may find none.
+        wait_until("blocks from the source that answers", || {
+            let handle = begin_at(&destination, &good, 0);
+            outcome(&handle) == Outcome::Delivered { blocks: 1 }
+        });
+        if hung_count <= 8 {
+            assert_eq!(waiting[0].poll().1, None, "it still has time");
+        }
+        drop(waiting);
+        destination.settles();
+        source.settles();
+    }
+}
+
+#[test]
+fn a_transceiver_goes_while_endpoints_hang() {
+    let start = Instant::now();
+    for _ in 0..5 {
+        let worker = Worker::new(&LoopbackHub::new(1), Setup::default());
+        let hung: Vec<(Hung, Endpoint)> = (0..8).map(|_| Hung::listed_at(&worker)).collect();
+        let waiting: Vec<PrefetchHandle> = (1..)
+            .zip(&hung)
+            .map(|(place, (_, endpoint))| begin_within(&worker, endpoint, place, u64::MAX))
+            .collect();
+        let (last, _) = &hung[7];
+        let (mut connection, _) = last.0.accept().unwrap();
+        drop(worker);
+        let shut_down = Outcome::Failed(FailReason::Shutdown);
+        assert!(waiting.iter().all(|handle| outcome(handle) == shut_down));
+        let mut request = Vec::new();
+        // Closed by the time the transceiver is gone.
+        connection.set_nonblocking(true).unwrap();
+        match connection.read_to_end(&mut request) {
+            Ok(_) => {}
+            Err(error) => assert_ne!(error.kind(), ErrorKind::WouldBlock, "still connected"),
+        }
+    }
+    // The longest fetch takes more than that.
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+fn send_state(stream: &mut TcpStream, state: &[u8]) {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", state.len());
+    // Whoever asked may be gone.
+    let _ = stream.write_all(head.as_bytes());
+    let _ = stream.write_all(state);
+}
+
+/// A server that answers each connection with the source's state when the gate is passed.
+fn gated(source: &Worker) -> (SocketAddr, Arc<AtomicUsize>, Arc<Barrier>) {
+    let state = source.transceiver.state().unwrap();
+    let gate = Arc::new(Barrier::new(2));
+    let held = Arc::clone(&gate);
+    let (address, count) = server(move |stream| {
+        held.wait();
+        send_state(stream, &state);
+    });
+    (address, count, gate)
+}
+
+#[test]
+fn that_somebody_would_not_wait_is_no_failure_of_the_endpoint() {
+    let (source, _, destination) = source_and_destination();
+    let state = source.transceiver.state().unwrap();
+    let first = Mutex::new(None);
+    let (address, count) = server(move |stream| {
+        let mut first = first.lock().unwrap();
+        match *first {
+            // Neither answered nor closed.
+            None => *first = Some(stream.try_clone().unwrap()),
+            Some(_) => send_state(stream, &state),
+        }
+    });
+    let endpoint = endpoint_at(address);
+    allow(&destination, &endpoint);
+    let hurried = begin_within(&destination, &endpoint, 5, 200_000_000);
+    assert_eq!(outcome(&hurried), Outcome::Failed(FailReason::MetadataTimeout));
+    // No time has passed on the clock by which failures are remembered.
+    let patient = begin_at(&destination, &endpoint, 6);
+    assert_eq!(outcome(&patient), Outcome::Delivered { blocks: 1 });
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_fetch_lives_as_long_as_the_most_patient_asker() {
+    let (source, _, destination) = source_and_destination();
+    let (address, count, gate) = gated(&source);
+    let endpoint = endpoint_at(address);
+    allow(&destination, &endpoint);
+    let second = 1_000_000_000;
+    let hurried = begin_within(&destination, &endpoint, 5, 15 * second);
+    let patient = begin_within(&destination, &endpoint, 6, 20 * second);
+    let as_hurried = begin_within(&destination, &endpoint, 7, 15 * second);
+    wait_until("the request", || count.load(Ordering::SeqCst) == 1);
+    destination.clock.pass(15 * second);
+    let late = Outcome::Failed(FailReason::MetadataTimeout);
+    assert_eq!(outcome(&hurried), late);
+    assert_eq!(outcome(&as_hurried), late);
+    assert_eq!(patient.poll(), (PrefetchState::PrefetchInit, None));
+    gate.wait();
+    assert_eq!(outcome(&patient), Outcome::Delivered { blocks: 1 });
+    assert_eq!(count.load(Ordering::SeqCst), 1, "one fetch for all");
+}
+
+#[test]
+fn a_fetch_that_a_hurried_asker_began_goes_on_for_a_patient_one() {
+    let (source, _, destination) = source_and_destination();
+    let (address, count, gate) = gated(&source);
+    let endpoint = endpoint_at(address);
+    allow(&destination, &endpoint);
+    let begun = Instant::now();
+    let hurried_time = Duration::from_millis(300);
+    let hurried = begin_within(&destination, &endpoint, 5, hurried_time.as_nanos() as u64);
+    wait_until("the request", || count.load(Ordering::SeqCst) == 1);
+    let patient = begin_at(&destination, &endpoint, 6);
+    let was_shared = begun.elapsed() < hurried_time;
+    // The hurried one's time is over by both clocks.
+    wait_until("its time to be over", || begun.elapsed() > 2 * hurried_time);
+    destination.clock.pass(hurried_time.as_nanos() as u64);
+    assert_eq!(outcome(&hurried), Outcome::Failed(FailReason::MetadataTimeout));
+    assert_eq!(patient.poll(), (PrefetchState::PrefetchInit, None));
+    gate.wait();
+    if was_shared {
+        assert_eq!(outcome(&patient), Outcome::Delivered { blocks: 1 });
+        assert_eq!(count.load(Ordering::SeqCst), 1, "one fetch for both");
+    }
 }

@@ -99,7 +99,7 @@ pub struct kvh_prefetch_params_t {
     pub block_ids: *const i32,
     /// Length of block_ids.
     pub block_id_count: usize,
-    /// Until the source's state is known (default 2 s; one fetch takes at most 5 s).
+    /// Until the source's state is known (default 2 s; one fetch takes at most 30 s).
     pub metadata_deadline_ns: u64,
     /// From the request until the last block is verified (default 10 s).
     pub transfer_deadline_ns: u64,

@@ -1,67 +1,93 @@
-//! Source states by endpoint: fetched on a thread of their own, kept while they are of use.
+//! Source states by endpoint: fetched on threads of their own, kept while they are of use.
 //!
-//! The thread, `kvhints-metadata`, makes one fetch at a time; requests for an endpoint that is being
-//! fetched share its answer. A state is kept until somebody says that it is stale; a failure is kept
-//! for a short while, so that a burst of requests does not become a burst of connections.
+//! Each endpoint that is being fetched has a thread, `kvhints-metadata`, so that one that hangs
+//! keeps nobody waiting but those who asked for it; requests for an endpoint that is being fetched
+//! share its answer. A fetch goes on as long as one of them would wait. A state is kept until
+//! somebody says that it is stale; a failure of the endpoint is kept for a short while, so that a
+//! burst of requests does not become a burst of connections. That somebody would not wait longer is
+//! no failure of the endpoint.
 //!
 //! Guards: the provider's own list is asked here, whatever the planner's list said, before the
-//! endpoint is queued, and the addresses again when it is connected to. Queue and cache are bounded.
+//! endpoint is contacted, and the addresses again when it is connected to. Fetches, threads, those
+//! who wait and the cache are bounded: when all places are taken, the oldest fetch loses its place,
+//! and only if none is older than [`FAIR_TIME`] is a request refused. No request is ever queued.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use super::http::client::{self, FetchError};
+use super::http::patience::Patience;
 use super::reason::FailReason;
 use super::state::State;
 use crate::clock::Clock;
 use crate::plan::{AllowList, Endpoint};
 use crate::poison::Poison;
 
-/// Endpoints that wait to be fetched.
-const MAX_WAITING: usize = 64;
+/// Endpoints that are fetched at once.
+const MAX_FETCHES: usize = 64;
+/// Threads at once: fetches, and those that lost their places and are about to end.
+const MAX_THREADS: usize = 2 * MAX_FETCHES;
+/// Requests that share one fetch.
+const MAX_ASKERS: usize = 1024;
 /// Endpoints whose answer is kept.
 const MAX_CACHED: usize = 1024;
 /// How long a failure is kept.
 const FAILURE_KEPT_NS: u64 = 1_000_000_000;
-/// Longest single fetch, whatever the requests' deadlines are: it bounds how long a drop waits.
-const MAX_FETCH_TIME: Duration = Duration::from_secs(5);
+/// How long a fetch has its place for certain.
+const FAIR_TIME: Duration = Duration::from_millis(250);
+/// Longest single fetch, whatever the requests' deadlines are. One that has not answered by then
+/// has failed.
+const MAX_FETCH_TIME: Duration = Duration::from_secs(30);
 
 /// A source's state, or why there is none.
 pub type StateResult = Result<Arc<State>, FailReason>;
 
-/// Called once with the answer, from the asking thread or the metadata thread.
+/// Called once with the answer, from the asking thread or a metadata thread.
 pub type Reply = Box<dyn FnOnce(StateResult) + Send>;
 
-/// The metadata thread and its cache. Dropping it ends the thread after its present fetch.
+/// Fetches and their answers. Dropping it cancels the fetches and ends their threads; a look-up of
+/// a name, which cannot be cancelled, ends by itself and touches nothing.
 pub struct MetadataService {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     inner: Mutex<Inner>,
-    work: Condvar,
     allow_list: Arc<RwLock<AllowList>>,
     clock: Arc<dyn Clock>,
+    poison: Arc<Poison>,
 }
 
 #[derive(Default)]
 struct Inner {
-    waiting: VecDeque<Fetch>,
-    /// Who waits for an endpoint that is queued or being fetched.
-    askers: HashMap<Endpoint, Vec<Reply>>,
+    fetches: HashMap<Endpoint, Fetch>,
+    /// Of all fetches, until they have ended.
+    threads: Vec<JoinHandle<()>>,
+    last_number: u64,
     cache: HashMap<Endpoint, Cached>,
     is_closed: bool,
 }
 
+/// An endpoint that is being fetched.
 struct Fetch {
-    endpoint: Endpoint,
-    deadline: Instant,
+    /// Tells it from an earlier one of the same endpoint.
+    number: u64,
+    begun: Instant,
+    patience: Arc<Patience>,
+    askers: Vec<Asker>,
 }
+
+struct Asker {
+    deadline: Instant,
+    reply: Reply,
+}
+
+/// Replies and what they say; called without the lock.
+type Due = Vec<(Reply, StateResult)>;
 
 enum Cached {
     State(Arc<State>),
@@ -69,57 +95,26 @@ enum Cached {
 }
 
 impl MetadataService {
-    /// Starts the thread.
-    pub fn start(
+    /// Fetches nothing yet.
+    pub fn new(
         allow_list: Arc<RwLock<AllowList>>,
         clock: Arc<dyn Clock>,
         poison: Arc<Poison>,
-    ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            inner: Mutex::new(Inner::default()),
-            work: Condvar::new(),
-            allow_list,
-            clock,
-        });
-        let worker = Arc::clone(&shared);
-        let name = "kvhints-metadata".to_owned();
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            if poison.catch(|| worker.run()).is_err() {
-                worker.close(FailReason::Fault);
-            }
-        })?;
-        Ok(Self { shared, thread: Some(thread) })
+    ) -> Self {
+        let inner = Mutex::new(Inner::default());
+        Self { shared: Arc::new(Shared { inner, allow_list, clock, poison }) }
     }
 
-    /// Asks for the state at an endpoint. The reply may come before this returns.
+    /// Asks for the state at an endpoint. The reply may come before this returns; when the time is
+    /// over it may come late, but then it says so.
     pub fn request(&self, endpoint: &Endpoint, timeout: Duration, reply: Reply) {
         if self.shared.allow_list.read().check(endpoint).is_err() {
             return reply(Err(FailReason::EndpointDenied));
         }
-        let mut inner = self.shared.inner.lock();
-        let known = if inner.is_closed {
-            Some(Err(FailReason::Shutdown))
-        } else {
-            inner.cached(endpoint, self.shared.clock.monotonic_ns())
-        };
-        let refused = match known {
-            Some(answer) => answer,
-            None if inner.askers.contains_key(endpoint) => {
-                inner.askers.entry(endpoint.clone()).or_default().push(reply);
-                return;
-            }
-            None if inner.waiting.len() >= MAX_WAITING => Err(FailReason::Limit),
-            None => {
-                let deadline = Instant::now() + timeout.min(MAX_FETCH_TIME);
-                inner.waiting.push_back(Fetch { endpoint: endpoint.clone(), deadline });
-                inner.askers.insert(endpoint.clone(), vec![reply]);
-                self.shared.work.notify_one();
-                return;
-            }
-        };
-        // Replies run without the lock.
-        drop(inner);
-        reply(refused);
+        let asker = Asker { deadline: Instant::now() + timeout.min(MAX_FETCH_TIME), reply };
+        let mut due = Due::new();
+        self.shared.ask(endpoint, asker, &mut due);
+        answer(due);
     }
 
     /// Forgets a state that turned out to be stale.
@@ -131,74 +126,197 @@ impl MetadataService {
 impl Drop for MetadataService {
     fn drop(&mut self) {
         self.shared.close(FailReason::Shutdown);
-        if let Some(thread) = self.thread.take() {
+        let threads = std::mem::take(&mut self.shared.inner.lock().threads);
+        for thread in threads {
             // Its panics were caught.
             let _ = thread.join();
         }
     }
 }
 
+fn answer(due: Due) {
+    due.into_iter().for_each(|(reply, answer)| reply(answer));
+}
+
 impl Shared {
-    fn run(&self) {
-        while let Some(fetch) = self.next() {
-            let answer = self.fetch(&fetch);
-            let now_ns = self.clock.monotonic_ns();
-            let mut inner = self.inner.lock();
-            inner.remember(&fetch.endpoint, &answer, now_ns);
-            let replies = inner.askers.remove(&fetch.endpoint).unwrap_or_default();
-            drop(inner);
-            replies.into_iter().for_each(|reply| reply(answer.clone()));
-        }
-    }
-
-    fn next(&self) -> Option<Fetch> {
+    fn ask(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker, due: &mut Due) {
         let mut inner = self.inner.lock();
-        loop {
-            if inner.is_closed {
-                return None;
+        if inner.is_closed {
+            return due.push((asker.reply, Err(FailReason::Shutdown)));
+        }
+        if let Some(known) = inner.cached(endpoint, self.clock.monotonic_ns()) {
+            return due.push((asker.reply, known));
+        }
+        if let Some(fetch) = inner.fetches.get_mut(endpoint) {
+            return fetch.join(asker, due);
+        }
+        if !inner.make_room(due) {
+            return due.push((asker.reply, Err(FailReason::Limit)));
+        }
+        match self.begin(&mut inner, endpoint, asker.deadline) {
+            Ok(mut fetch) => {
+                fetch.askers.push(asker);
+                inner.fetches.insert(endpoint.clone(), fetch);
             }
-            if let Some(fetch) = inner.waiting.pop_front() {
-                return Some(fetch);
-            }
-            self.work.wait(&mut inner);
+            // No thread, or no file descriptors.
+            Err(_) => due.push((asker.reply, Err(FailReason::Limit))),
         }
     }
 
-    fn fetch(&self, fetch: &Fetch) -> StateResult {
-        let timeout = fetch.deadline.saturating_duration_since(Instant::now());
-        if timeout.is_zero() {
-            return Err(FailReason::MetadataTimeout);
+    /// Starts a fetch's thread, which finds the fetch once the lock is let go.
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        endpoint: &Endpoint,
+        deadline: Instant,
+    ) -> std::io::Result<Fetch> {
+        let patience = Arc::new(Patience::new(deadline, MAX_FETCH_TIME)?);
+        inner.last_number += 1;
+        let number = inner.last_number;
+        let shared = Arc::clone(self);
+        let (its_endpoint, its_patience) = (endpoint.clone(), Arc::clone(&patience));
+        let thread = std::thread::Builder::new().name("kvhints-metadata".to_owned());
+        let thread = thread.spawn(move || {
+            let run = || shared.run(&its_endpoint, number, &its_patience);
+            if shared.poison.catch(run).is_err() {
+                shared.close(FailReason::Fault);
+            }
+        })?;
+        inner.threads.push(thread);
+        Ok(Fetch { number, begun: Instant::now(), patience, askers: Vec::new() })
+    }
+
+    /// A fetch's thread: fetches, and again when it was given up while somebody still waits.
+    fn run(&self, endpoint: &Endpoint, number: u64, patience: &Arc<Patience>) {
+        let mut is_over = false;
+        while !is_over {
+            let mut due = Due::new();
+            is_over = match self.fetch(endpoint, patience) {
+                Some(result) => {
+                    let now_ns = self.clock.monotonic_ns();
+                    self.inner.lock().finish(endpoint, number, &result, now_ns, &mut due);
+                    true
+                }
+                None => self.inner.lock().give_up(endpoint, number, &mut due),
+            };
+            answer(due);
         }
-        // Asked again: the list may have changed while the endpoint waited.
-        let Ok(bounds) = self.allow_list.read().check(&fetch.endpoint).cloned() else {
-            return Err(FailReason::EndpointDenied);
+    }
+
+    /// What the endpoint says, or why it does not; `None` when the fetch was given up.
+    fn fetch(&self, endpoint: &Endpoint, patience: &Arc<Patience>) -> Option<StateResult> {
+        // Asked again: the list may have changed meanwhile.
+        let Ok(bounds) = self.allow_list.read().check(endpoint).cloned() else {
+            return Some(Err(FailReason::EndpointDenied));
         };
-        match client::fetch(&fetch.endpoint, &bounds, timeout) {
+        Some(match client::fetch(endpoint, &bounds, patience) {
             Ok(bytes) => {
                 State::decode(&bytes).map(Arc::new).map_err(|_| FailReason::MetadataFailed)
             }
+            Err(FetchError::GivenUp) => return None,
             Err(FetchError::AddressDenied) => Err(FailReason::EndpointDenied),
             Err(FetchError::UnsupportedScheme) => Err(FailReason::Unsupported),
             Err(FetchError::Timeout) => Err(FailReason::MetadataTimeout),
             Err(FetchError::Status(_) | FetchError::TooLong | FetchError::Failed) => {
                 Err(FailReason::MetadataFailed)
             }
-        }
+        })
     }
 
-    /// Refuses further requests, and answers all that wait.
+    /// Refuses further requests, answers all that wait, and cancels the fetches.
     fn close(&self, reason: FailReason) {
         let mut inner = self.inner.lock();
         inner.is_closed = true;
-        inner.waiting.clear();
-        let askers = std::mem::take(&mut inner.askers);
+        let fetches = std::mem::take(&mut inner.fetches);
         drop(inner);
-        self.work.notify_all();
-        askers.into_values().flatten().for_each(|reply| reply(Err(reason)));
+        for fetch in fetches.into_values() {
+            let mut due = Due::new();
+            fetch.end(reason, &mut due);
+            answer(due);
+        }
+    }
+}
+
+impl Fetch {
+    /// One more waits for the answer.
+    fn join(&mut self, asker: Asker, due: &mut Due) {
+        if self.askers.len() >= MAX_ASKERS {
+            self.dismiss_late(due);
+        }
+        if self.askers.len() >= MAX_ASKERS {
+            return due.push((asker.reply, Err(FailReason::Limit)));
+        }
+        self.patience.extend(asker.deadline);
+        self.askers.push(asker);
+    }
+
+    /// Answers those whose time is over.
+    fn dismiss_late(&mut self, due: &mut Due) {
+        let now = Instant::now();
+        let late = self.askers.extract_if(.., |asker| asker.deadline <= now);
+        due.extend(late.map(|asker| (asker.reply, Err(FailReason::MetadataTimeout))));
+    }
+
+    /// Cancels it, and answers all who wait.
+    fn end(self, reason: FailReason, due: &mut Due) {
+        self.patience.cancel();
+        due.extend(self.askers.into_iter().map(|asker| (asker.reply, Err(reason))));
     }
 }
 
 impl Inner {
+    /// Whether one more endpoint can be fetched; the oldest may lose its place for it.
+    fn make_room(&mut self, due: &mut Due) -> bool {
+        self.threads.retain(|thread| !thread.is_finished());
+        if self.threads.len() >= MAX_THREADS {
+            return false;
+        }
+        if self.fetches.len() < MAX_FETCHES {
+            return true;
+        }
+        let oldest = self.fetches.iter().min_by_key(|(_, fetch)| fetch.number);
+        let oldest = oldest.filter(|(_, fetch)| fetch.begun.elapsed() >= FAIR_TIME);
+        let Some(endpoint) = oldest.map(|(endpoint, _)| endpoint.clone()) else { return false };
+        if let Some(fetch) = self.fetches.remove(&endpoint) {
+            fetch.end(FailReason::MetadataTimeout, due);
+        }
+        true
+    }
+
+    /// The fetch of that number, unless it lost its place.
+    fn fetch_of(&mut self, endpoint: &Endpoint, number: u64) -> Option<&mut Fetch> {
+        self.fetches.get_mut(endpoint).filter(|fetch| fetch.number == number)
+    }
+
+    /// The endpoint answered, or failed.
+    fn finish(
+        &mut self,
+        endpoint: &Endpoint,
+        number: u64,
+        result: &StateResult,
+        now_ns: u64,
+        due: &mut Due,
+    ) {
+        if self.fetch_of(endpoint, number).is_none() {
+            return;
+        }
+        self.remember(endpoint, result, now_ns);
+        let askers = self.fetches.remove(endpoint).map(|fetch| fetch.askers);
+        let askers = askers.into_iter().flatten();
+        due.extend(askers.map(|asker| (asker.reply, result.clone())));
+    }
+
+    /// The fetch was given up; whether for good. Somebody may have come at the last moment.
+    fn give_up(&mut self, endpoint: &Endpoint, number: u64, due: &mut Due) -> bool {
+        let Some(fetch) = self.fetch_of(endpoint, number) else { return true };
+        fetch.dismiss_late(due);
+        let is_over = fetch.askers.is_empty();
+        if is_over {
+            self.fetches.remove(endpoint);
+        }
+        is_over
+    }
+
     fn cached(&self, endpoint: &Endpoint, now_ns: u64) -> Option<StateResult> {
         match self.cache.get(endpoint)? {
             Cached::State(state) => Some(Ok(Arc::clone(state))),

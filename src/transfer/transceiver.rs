@@ -2,8 +2,8 @@
 //! metadata and their threads.
 //!
 //! The host calls it from any thread; nothing here waits for a peer. Dropping it ends its threads,
-//! which takes at most as long as one fetch of metadata may; afterwards the host's memory is not
-//! touched any more, and every prefetch has its outcome.
+//! fetches of metadata that are under way included; afterwards the host's memory is not touched any
+//! more, and every prefetch has its outcome.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,7 +195,7 @@ pub struct Transceiver {
     http: Mutex<Option<StateServer>>,
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
-    // Last: its thread may still answer the one above.
+    // Last: its threads may still answer the one above.
     _metadata: Arc<MetadataService>,
 }
 
@@ -228,12 +228,11 @@ impl Transceiver {
         let lent = Arc::new(Mutex::new(Lent::default()));
         let status = Arc::new(Mutex::new(Status::default()));
         let mailbox = Arc::new(Mailbox::new(transport.waker()));
-        let metadata = MetadataService::start(
+        let metadata = Arc::new(MetadataService::new(
             Arc::clone(&allow_list),
             Arc::clone(&clock),
             Arc::clone(&poison),
-        );
-        let metadata = Arc::new(metadata.map_err(CreateError::Thread)?);
+        ));
         let identity = Arc::new(Identity {
             incarnation,
             namespace: config.namespace.clone(),

@@ -1,21 +1,35 @@
 //! Fetches a transceiver state from a listed endpoint.
 //!
-//! Guards: one deadline covers resolving, connecting and every byte; the answer's size is capped; a
-//! name is resolved once, each address it has is judged, and only those very addresses are connected
-//! to.
+//! Guards: one deadline covers resolving, connecting and every byte; it may be moved, and the fetch
+//! may be cancelled, from another thread. The answer's size is capped; a name is resolved once, each
+//! address it has is judged, and only those very addresses are connected to.
 //! Never does: follow a redirect, use a proxy (of the environment neither), keep a connection, or
 //! judge whether the endpoint is listed. That is its caller's duty.
 
-use std::time::Duration;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use mio::net::TcpStream;
+use mio::{Interest, Token};
 use ureq::config::Config;
 use ureq::http::Uri;
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{NextTimeout, TcpConnector};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
+};
 use ureq::Agent;
 
+use super::patience::{GaveUp, Patience};
 use crate::plan::{AddressBounds, Endpoint, Scheme};
 use crate::transfer::state::MAX_STATE_BYTES;
+
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 16;
+/// Name look-ups at once, those included that nobody waits for any more.
+const MAX_LOOK_UPS: usize = 128;
 
 /// Why there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +40,10 @@ pub enum FetchError {
     /// Every address that the name has is outside of the allowed ranges.
     #[error("the endpoint resolves only to addresses outside of the allowed ranges")]
     AddressDenied,
-    /// The deadline passed.
+    /// Those who asked would not wait longer, or it was cancelled. Says nothing of the endpoint.
+    #[error("the fetch was given up before the endpoint answered")]
+    GivenUp,
+    /// The endpoint took longer than any may.
     #[error("the endpoint did not answer in time")]
     Timeout,
     /// An answer other than 200.
@@ -40,56 +57,31 @@ pub enum FetchError {
     Failed,
 }
 
-/// Resolves names, and lets through only addresses that may be connected to.
-#[derive(Debug)]
-struct JudgedResolver<N> {
-    bounds: AddressBounds,
-    names: N,
-}
-
-/// What [`JudgedResolver`] says when it denies; recognised by its kind.
-const DENIED: std::io::ErrorKind = std::io::ErrorKind::PermissionDenied;
-
-impl<N: Resolver> Resolver for JudgedResolver<N> {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let resolved = self.names.resolve(uri, config, timeout)?;
-        let mut allowed = self.empty();
-        for address in resolved.iter().filter(|address| self.bounds.allows(address.ip())) {
-            allowed.push(*address);
-        }
-        if allowed.is_empty() {
-            return Err(ureq::Error::Io(DENIED.into()));
-        }
-        Ok(allowed)
-    }
-}
-
-/// Fetches what the endpoint serves. Blocks, at most for `timeout`.
+/// Fetches what the endpoint serves. Blocks, at most as long as `patience` lasts.
 pub fn fetch(
     endpoint: &Endpoint,
     bounds: &AddressBounds,
-    timeout: Duration,
+    patience: &Arc<Patience>,
 ) -> Result<Vec<u8>, FetchError> {
-    fetch_resolved_by(DefaultResolver::default(), endpoint, bounds, timeout)
+    let by_the_system: Arc<LookUp> =
+        Arc::new(|host, port| (host, port).to_socket_addrs().map(Vec::from_iter));
+    fetch_resolved_by(by_the_system, endpoint, bounds, patience)
 }
 
-/// As [`fetch`], with names resolved by `names`.
+/// The addresses of a host name, with this port; may block.
+type LookUp = dyn Fn(&str, u16) -> std::io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// As [`fetch`], with names resolved by `look_up`.
 fn fetch_resolved_by(
-    names: impl Resolver,
+    look_up: Arc<LookUp>,
     endpoint: &Endpoint,
     bounds: &AddressBounds,
-    timeout: Duration,
+    patience: &Arc<Patience>,
 ) -> Result<Vec<u8>, FetchError> {
     if endpoint.scheme() != Scheme::Http {
         return Err(FetchError::UnsupportedScheme);
     }
     let config = Agent::config_builder()
-        .timeout_global(Some(timeout))
         // The default would read the environment.
         .proxy(None)
         .max_redirects(0)
@@ -97,8 +89,25 @@ fn fetch_resolved_by(
         .max_idle_connections(0)
         .user_agent(concat!("kvhints/", env!("CARGO_PKG_VERSION")))
         .build();
-    let resolver = JudgedResolver { bounds: bounds.clone(), names };
-    let agent = Agent::with_parts(config, TcpConnector::default(), resolver);
+    let resolver = JudgedResolver {
+        endpoint: endpoint.clone(),
+        bounds: bounds.clone(),
+        patience: Arc::clone(patience),
+        look_up,
+    };
+    let connector = PatientConnector(Arc::clone(patience));
+    patience.begin();
+    read(&Agent::with_parts(config, connector, resolver), endpoint).map_err(|error| {
+        // What was interrupted shows in many forms; why it was is known here.
+        match patience.gave_up() {
+            Some(GaveUp::Asked) => FetchError::GivenUp,
+            Some(GaveUp::Exhausted) => FetchError::Timeout,
+            None => error,
+        }
+    })
+}
+
+fn read(agent: &Agent, endpoint: &Endpoint) -> Result<Vec<u8>, FetchError> {
     let mut response = agent.get(endpoint.canonical()).call().map_err(as_fetch_error)?;
     if response.status().as_u16() != 200 {
         return Err(FetchError::Status(response.status().as_u16()));
@@ -112,19 +121,202 @@ fn as_fetch_error(error: ureq::Error) -> FetchError {
         ureq::Error::Timeout(_) => FetchError::Timeout,
         ureq::Error::BodyExceedsLimit(_) => FetchError::TooLong,
         ureq::Error::Io(error) if error.kind() == DENIED => FetchError::AddressDenied,
-        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-            FetchError::Timeout
-        }
+        ureq::Error::Io(error) if error.kind() == ErrorKind::TimedOut => FetchError::Timeout,
         _ => FetchError::Failed,
+    }
+}
+
+/// Resolves the endpoint's name, and lets through only addresses that may be connected to.
+struct JudgedResolver {
+    endpoint: Endpoint,
+    bounds: AddressBounds,
+    patience: Arc<Patience>,
+    look_up: Arc<LookUp>,
+}
+
+impl std::fmt::Debug for JudgedResolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JudgedResolver")
+    }
+}
+
+/// What [`JudgedResolver`] says when it denies; recognised by its kind.
+const DENIED: ErrorKind = ErrorKind::PermissionDenied;
+
+impl Resolver for JudgedResolver {
+    fn resolve(
+        &self,
+        _: &Uri,
+        _: &Config,
+        _: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let resolved = match self.endpoint.address() {
+            Some(address) => vec![SocketAddr::new(address, self.endpoint.port())],
+            None => self.addresses()?,
+        };
+        let mut allowed = self.empty();
+        let is_allowed = |address: &SocketAddr| self.bounds.allows(address.ip());
+        for address in resolved.into_iter().filter(is_allowed).take(MAX_ADDRESSES) {
+            allowed.push(address);
+        }
+        if allowed.is_empty() {
+            return Err(ureq::Error::Io(DENIED.into()));
+        }
+        Ok(allowed)
+    }
+}
+
+impl JudgedResolver {
+    /// Asks for the name's addresses, which cannot be interrupted: a thread waits for them, and ends
+    /// by itself when nobody waits for that thread any more.
+    fn addresses(&self) -> Result<Vec<SocketAddr>, ureq::Error> {
+        static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
+        if LOOK_UPS.fetch_add(1, Ordering::Relaxed) >= MAX_LOOK_UPS {
+            LOOK_UPS.fetch_sub(1, Ordering::Relaxed);
+            return Err(ureq::Error::HostNotFound);
+        }
+        let found = Arc::new(OnceLock::new());
+        let (host, port) = (self.endpoint.host().to_owned(), self.endpoint.port());
+        let (answer, patience) = (Arc::clone(&found), Arc::clone(&self.patience));
+        let look_up = Arc::clone(&self.look_up);
+        let thread = std::thread::Builder::new().name("kvhints-resolve".to_owned());
+        let thread = thread.spawn(move || {
+            let _ = answer.set(look_up(&host, port).ok());
+            LOOK_UPS.fetch_sub(1, Ordering::Relaxed);
+            patience.wake();
+        });
+        if let Err(error) = thread {
+            LOOK_UPS.fetch_sub(1, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        loop {
+            if let Some(found) = found.get() {
+                return found.clone().ok_or(ureq::Error::HostNotFound);
+            }
+            self.patience.wait(None)?;
+        }
+    }
+}
+
+/// Connects, and gives up when patience ends.
+#[derive(Debug)]
+struct PatientConnector(Arc<Patience>);
+
+impl Connector for PatientConnector {
+    type Out = PatientTransport;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<PatientTransport>, ureq::Error> {
+        let mut refusal = ureq::Error::ConnectionFailed;
+        let count = details.addrs.len();
+        for (index, address) in details.addrs.iter().enumerate() {
+            let left = self.0.left()?;
+            // An address that does not answer leaves the others their share of the time.
+            let is_last = index + 1 == count;
+            let share = (!is_last).then(|| Instant::now() + left / (count - index) as u32);
+            match self.connect_to(*address, share) {
+                Ok(stream) => {
+                    let config = details.config;
+                    let sizes = (config.input_buffer_size(), config.output_buffer_size());
+                    let buffers = LazyBuffers::new(sizes.0, sizes.1);
+                    let patience = Arc::clone(&self.0);
+                    return Ok(Some(PatientTransport { stream, buffers, patience }));
+                }
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+impl PatientConnector {
+    fn connect_to(
+        &self,
+        address: SocketAddr,
+        until: Option<Instant>,
+    ) -> Result<TcpStream, ureq::Error> {
+        let mut stream = TcpStream::connect(address)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.0.register(&mut stream, Token(0), interest)?;
+        loop {
+            if let Some(error) = stream.take_error()? {
+                return Err(error.into());
+            }
+            match stream.peer_addr() {
+                Ok(_) => return Ok(stream),
+                Err(error) if error.kind() == ErrorKind::NotConnected => {}
+                Err(error) => return Err(error.into()),
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(ureq::Error::Io(ErrorKind::TimedOut.into()));
+            }
+            self.0.wait(until)?;
+        }
+    }
+}
+
+/// A connection that is given up when patience ends.
+struct PatientTransport {
+    stream: TcpStream,
+    buffers: LazyBuffers,
+    patience: Arc<Patience>,
+}
+
+impl std::fmt::Debug for PatientTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PatientTransport")
+    }
+}
+
+impl Transport for PatientTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, _: NextTimeout) -> Result<(), ureq::Error> {
+        let mut rest = &self.buffers.output()[..amount];
+        while !rest.is_empty() {
+            self.patience.left()?;
+            match self.stream.write(rest) {
+                Ok(0) => return Err(ureq::Error::Io(ErrorKind::WriteZero.into())),
+                Ok(len) => rest = &rest[len..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.patience.wait(None)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn await_input(&mut self, _: NextTimeout) -> Result<bool, ureq::Error> {
+        loop {
+            // Also while there is always something to read.
+            self.patience.left()?;
+            match self.stream.read(self.buffers.input_append_buf()) {
+                Ok(len) => {
+                    self.buffers.input_appended(len);
+                    return Ok(len > 0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.patience.wait(None)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn is_open(&mut self) -> bool {
+        // Never used twice.
+        false
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read, Write};
-    use std::net::{SocketAddr, TcpListener};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::Arc;
+    use std::net::TcpListener;
+    use std::time::Duration;
 
     use super::*;
 
@@ -144,20 +336,10 @@ mod tests {
         fn asked(&self) -> usize {
             self.asked.load(Ordering::SeqCst)
         }
-    }
 
-    impl Resolver for Names {
-        fn resolve(
-            &self,
-            _uri: &Uri,
-            _config: &Config,
-            _timeout: NextTimeout,
-        ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        fn answer(&self) -> Vec<SocketAddr> {
             let question = self.asked.fetch_add(1, Ordering::SeqCst);
-            let mut found = self.empty();
-            let answer = self.answers.get(question).or(self.answers.last());
-            answer.expect("an answer").iter().for_each(|address| found.push(*address));
-            Ok(found)
+            self.answers.get(question).or(self.answers.last()).expect("an answer").clone()
         }
     }
 
@@ -184,7 +366,10 @@ mod tests {
     fn fetch_from(names: &Names) -> Result<Vec<u8>, FetchError> {
         let endpoint = Endpoint::parse("http://kv.example:1").unwrap();
         let bounds = AddressBounds::within(&["127.0.0.1"]).unwrap();
-        fetch_resolved_by(names.clone(), &endpoint, &bounds, Duration::from_secs(30))
+        let names = names.clone();
+        let longest = Duration::from_secs(30);
+        let patience = Arc::new(Patience::new(Instant::now() + longest, longest).unwrap());
+        fetch_resolved_by(Arc::new(move |_, _| Ok(names.answer())), &endpoint, &bounds, &patience)
     }
 
     /// Answers one request at 127.0.0.1.

@@ -1,6 +1,7 @@
 //! The transceiver state over HTTP: a server of one path, and a client that fetches it.
 
 pub mod client;
+pub mod patience;
 pub mod server;
 
 /// Where a state is served.
