@@ -186,6 +186,33 @@ fn only_get_of_the_one_path_is_answered() {
 }
 
 #[test]
+fn a_flood_of_connections_that_do_not_ask_keeps_nobody_from_the_state() {
+    let floods: [(&str, &[u8]); 3] = [
+        ("silence", b""),
+        ("half a request", b"GET /v1/data_transceiver_state HTTP/1.1\r\nX: "),
+        ("one byte", b"G"),
+    ];
+    let worker = Worker::new(&LoopbackHub::new(1), Setup::default());
+    let address = worker.transceiver.serve_http(ANY_PORT).unwrap();
+    let begun = Instant::now();
+    for (what, bytes) in floods {
+        let mut flood = Vec::new();
+        for _ in 0..5 {
+            for _ in 0..60 {
+                let mut stream = TcpStream::connect(address).unwrap();
+                // The server may have closed it already.
+                let _ = stream.write_all(bytes);
+                flood.push(stream);
+            }
+            let answer = ask(address, b"GET /v1/data_transceiver_state HTTP/1.1\r\n\r\n");
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{what}: {answer}");
+        }
+    }
+    // Waiting for the floods to run out of time, 64 connections at once, takes more than 60 s.
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
 fn a_worker_of_several_ranks_serves_nothing_until_the_entries_are_joined() {
     let hub = LoopbackHub::new(1);
     let template = Worker::new(&hub, Setup::default());

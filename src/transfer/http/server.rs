@@ -4,12 +4,15 @@
 //! question, answered, and closed.
 //!
 //! Guards: connections, request size and the time a connection may take are bounded; a connection
-//! that does not keep to it is closed, and the others do not notice.
+//! that does not keep to it is closed, and the others do not notice. When all places are taken, a
+//! new connection gets the place of the oldest that has not asked yet, of the address that has
+//! most: connections that say nothing keep nobody waiting.
 //! Never does: read a request body, keep a connection, or serve any other path.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,8 +25,10 @@ use parking_lot::RwLock;
 use super::STATE_PATH;
 use crate::poison::Poison;
 
-/// Connections served at once; further ones wait in the listener's queue.
+/// Connections served at once; one more takes the place of another.
 const MAX_CONNECTIONS: usize = 64;
+/// Connections accepted before those that are there are looked at again.
+const ACCEPTS_PER_ROUND: usize = MAX_CONNECTIONS / 2;
 /// Longest request head.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// Most headers of a request.
@@ -104,6 +109,8 @@ struct Server {
 
 struct Connection {
     stream: TcpStream,
+    /// Whose it is.
+    address: IpAddr,
     deadline: Instant,
     request: Vec<u8>,
     answer: Option<Answer>,
@@ -128,8 +135,13 @@ impl Server {
         const ROUND: Duration = Duration::from_millis(250);
         const IDLE_ROUND: Duration = Duration::from_secs(10);
         let mut events = Events::with_capacity(128);
+        let mut may_have_more = false;
         while !self.stop.load(Ordering::Acquire) {
-            let round = if self.connections.is_empty() { IDLE_ROUND } else { ROUND };
+            let round = match (may_have_more, self.connections.is_empty()) {
+                (true, _) => Duration::ZERO,
+                (false, true) => IDLE_ROUND,
+                (false, false) => ROUND,
+            };
             if let Err(error) = self.poll.poll(&mut events, Some(round)) {
                 if error.kind() != ErrorKind::Interrupted {
                     return;
@@ -142,15 +154,21 @@ impl Server {
             }
             let now = Instant::now();
             self.connections.retain(|_, connection| now < connection.deadline);
-            // Each round, whatever the events say: a connection that waited may now have a place.
-            self.accept(now);
+            // Each round, whatever the events say: not all that waited may have been accepted.
+            may_have_more = self.accept(now);
         }
     }
 
-    fn accept(&mut self, now: Instant) {
-        while self.connections.len() < MAX_CONNECTIONS {
-            // An error is "no one waits", or it is the one peer's; the next round asks again.
-            let Ok((mut stream, _)) = self.listener.accept() else { return };
+    /// Accepts those who wait; whether there may be more of them.
+    fn accept(&mut self, now: Instant) -> bool {
+        for _ in 0..ACCEPTS_PER_ROUND {
+            let (mut stream, peer) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                // The one peer's; others may wait behind it.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                // "No one waits", or there is no memory for one; the next round asks again.
+                Err(_) => return false,
+            };
             self.last_token += 1;
             let token = Token(self.last_token);
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -158,9 +176,32 @@ impl Server {
                 continue;
             }
             let deadline = now + CONNECTION_TIME;
-            let connection = Connection { stream, deadline, request: Vec::new(), answer: None };
+            let address = peer.ip().to_canonical();
+            let connection =
+                Connection { stream, address, deadline, request: Vec::new(), answer: None };
+            self.make_room();
             self.connections.insert(token, connection);
             self.advance(token);
+        }
+        true
+    }
+
+    /// When all places are taken, frees one.
+    fn make_room(&mut self) {
+        if self.connections.len() < MAX_CONNECTIONS {
+            return;
+        }
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for connection in self.connections.values() {
+            *counts.entry(connection.address).or_default() += 1;
+        }
+        // Tokens count up: the least is the oldest.
+        let victim = self.connections.iter().min_by_key(|(token, connection)| {
+            let of_its_address = counts.get(&connection.address).copied().unwrap_or(0);
+            (connection.answer.is_some(), Reverse(of_its_address), token.0)
+        });
+        if let Some(token) = victim.map(|(token, _)| *token) {
+            self.connections.remove(&token);
         }
     }
 
