@@ -1699,10 +1699,9 @@ kvh_status_t kvh_transceiver_wires(const kvh_transceiver_t *transceiver,
                                    size_t buf_len,
                                    size_t *len_out);
 
-// Destroys the transceiver: its threads end (after a fetch of metadata that is under way, at most
-// 5 s), prefetches that run fail with "shutdown", pins of peers' requests are released. After this
-// call the pool is not touched any more. NULL is fine. Prefetches stay to be looked at and
-// destroyed.
+// Destroys the transceiver: its threads end, fetches of metadata are cancelled, prefetches that run
+// fail with "shutdown", pins of peers' requests are released. After this call the pool is not touched
+// any more. NULL is fine. Prefetches stay to be looked at and destroyed.
 void kvh_transceiver_destroy(kvh_transceiver_t *transceiver);
 
 // Begins to fetch blocks. KVH_NOT_FOUND: nothing to fetch: the plan is no named fetch, or

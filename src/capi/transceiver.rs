@@ -664,10 +664,9 @@ pub unsafe extern "C" fn kvh_transceiver_wires(
     }
 }
 
-/// Destroys the transceiver: its threads end (after a fetch of metadata that is under way, at most
-/// 5 s), prefetches that run fail with "shutdown", pins of peers' requests are released. After this
-/// call the pool is not touched any more. NULL is fine. Prefetches stay to be looked at and
-/// destroyed.
+/// Destroys the transceiver: its threads end, fetches of metadata are cancelled, prefetches that run
+/// fail with "shutdown", pins of peers' requests are released. After this call the pool is not touched
+/// any more. NULL is fine. Prefetches stay to be looked at and destroyed.
 ///
 /// # Safety
 /// `transceiver` is NULL or live, and is not used again.
