@@ -1215,8 +1215,8 @@ KVH_MUST_USE kvh_status_t kvh_binding_table_create(kvh_binding_table_t **table_o
 //    "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]}
 //
 // hash_dialect (or decimal_string, hex_digits), namespaces, namespaces_hex and one_action_envelope
-// may be left out; addressing may be request_paired; unknown members are errors. On an error there
-// is no table, and *error_out, where error_out is not NULL, gets a text that names the place.
+// may be left out; addressing may be request_paired; unknown members are errors. A file has at most
+// 16 MiB, a string in it at most 8 KiB. On an error there is no table, and *error_out, where error_out is not NULL, gets a text that names the place.
 KVH_MUST_USE
 kvh_status_t kvh_binding_table_load(const uint8_t *json,
                                     size_t json_len,

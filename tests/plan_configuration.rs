@@ -130,6 +130,14 @@ fn an_error_in_a_file_names_its_place() {
     let too_long = vec![b' '; (16 << 20) + 1];
     let error = BindingTable::from_json(&too_long).unwrap_err().to_string();
     assert!(error.contains("16777216"), "{error}");
+    for (len, is_refused) in [(8192, false), (8193, true)] {
+        // In escapes too, and where no text is expected.
+        for text in ["x".repeat(len), "\\n".repeat(len / 2) + &"x".repeat(len % 2)] {
+            let file = format!("{{\"version\": \"{text}\", \"bindings\": [], \"endpoints\": []}}");
+            let error = BindingTable::from_json(file.as_bytes()).unwrap_err().to_string();
+            assert_eq!(error.contains("no string longer than 8192"), is_refused, "{error:.60}");
+        }
+    }
     let deep = "{\"version\":".to_owned() + &"[".repeat(100_000);
     assert!(BindingTable::from_json(deep.as_bytes()).is_err());
 }

@@ -109,7 +109,7 @@ fn the_envelope_travels_only_where_the_binding_asks_for_it() {
     let snapshot = hint(&[("kv.evict", "1.0", "{}"), ("kv.fetch", "1.0", &at("tcp://wants:1"))]);
     let decision = decide(Some(&snapshot), &capabilities(), &table, &profile(Context)).unwrap();
     let envelope = fetch(decision).envelope.expect("an envelope");
-    assert_eq!(&*envelope, snapshot.one_action(1).expect("memory").expect("the action").json());
+    assert_eq!(*envelope, snapshot.one_action(1).expect("memory").expect("the action").json());
     assert!(!String::from_utf8_lossy(&envelope).contains("kv.evict"));
 }
 

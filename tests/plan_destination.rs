@@ -142,7 +142,7 @@ fn the_provider_alone_stops_an_unlisted_destination() {
         then_paired_source: false,
         envelope: None,
     });
-    let forged = Plan::from_bytes(&forged.to_bytes()).unwrap();
+    let forged = Plan::from_bytes(&forged.to_bytes().unwrap()).unwrap();
     assert_eq!(carried_out(&forged, &provider(&["http://listed"])), DENIED);
     assert_eq!(carried_out(&forged, &provider(&[])), DENIED);
     listener.nobody_came("the provider's check was alone");

@@ -22,8 +22,8 @@ use super::limits::{LARGE_BODY_BYTES, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, MAX_PLA
 use super::packed::{self, UnpackError};
 use super::settings::Mode;
 use super::wire::{put, Reader};
-use crate::hint::Snapshot;
-use crate::plan::Plan;
+use crate::hint::{Snapshot, SnapshotError};
+use crate::plan::{Plan, PlanBytesError};
 
 const RECORD_BYTES: usize = 32;
 const NONE: u32 = u32::MAX;
@@ -108,7 +108,7 @@ pub fn encode<'a>(
     }
 
     for (index, request) in requests.iter().enumerate() {
-        let plan = plan_that_travels(request, mode).map(Plan::to_bytes);
+        let plan = plan_that_travels(request, mode).map(Plan::to_bytes).transpose()?;
         let plan_bytes = plan.as_deref().unwrap_or_default();
         if plan_bytes.len() > MAX_PLAN_BYTES {
             return Err(AbortReason::Limit);
@@ -379,7 +379,10 @@ fn snapshot(packed: &[u8]) -> Result<Snapshot, FrameError> {
         UnpackError::Damaged => FrameError::Damaged("packed snapshot"),
         UnpackError::NoMemory => FrameError::NoMemory,
     })?;
-    Snapshot::from_canonical(&text).map_err(|_| FrameError::Damaged("snapshot"))
+    Snapshot::from_canonical(&text).map_err(|error| match error {
+        SnapshotError::Damaged => FrameError::Damaged("snapshot"),
+        SnapshotError::NoMemory(_) => FrameError::NoMemory,
+    })
 }
 
 fn parent(parent: u32, index: usize) -> Result<Option<u32>, FrameError> {
@@ -395,5 +398,8 @@ fn plan(record: &Record, data: &mut Reader<'_>) -> Result<Option<Plan>, FrameErr
         return Ok(None);
     }
     let bytes = data.take(record.plan_len).ok_or(CUT)?;
-    Plan::from_bytes(bytes).map(Some).map_err(|_| FrameError::Damaged("plan"))
+    Plan::from_bytes(bytes).map(Some).map_err(|error| match error {
+        PlanBytesError::NoMemory => FrameError::NoMemory,
+        _ => FrameError::Damaged("plan"),
+    })
 }

@@ -65,6 +65,7 @@ unsafe fn refused(error_out: *mut *mut kvh_error_t, error: &BindingTableError) -
     unsafe { explain(error_out, error) };
     match error {
         BindingTableError::Full { .. } => KVH_ERR_LIMIT,
+        BindingTableError::NoMemory => KVH_ERR_NO_MEMORY,
         _ => KVH_ERR_INVALID_ARGUMENT,
     }
 }
@@ -113,8 +114,8 @@ pub unsafe extern "C" fn kvh_binding_table_create(
 ///    "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]}
 ///
 /// hash_dialect (or decimal_string, hex_digits), namespaces, namespaces_hex and one_action_envelope
-/// may be left out; addressing may be request_paired; unknown members are errors. On an error there
-/// is no table, and *error_out, where error_out is not NULL, gets a text that names the place.
+/// may be left out; addressing may be request_paired; unknown members are errors. A file has at most
+/// 16 MiB, a string in it at most 8 KiB. On an error there is no table, and *error_out, where error_out is not NULL, gets a text that names the place.
 ///
 /// # Safety
 /// `json` points at `json_len` readable bytes or is NULL with 0; `table_out` is writable;

@@ -242,7 +242,7 @@ pub unsafe extern "C" fn kvh_context_metrics(
     // SAFETY: the caller's promise.
     unsafe {
         guard::on_context(context, |context| {
-            let text = context.metrics.render();
+            let text = context.metrics.render()?;
             args::copy_out(text.as_bytes(), buf.cast(), buf_len, len_out)
         })
     }

@@ -15,7 +15,7 @@ use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
 use super::types::{kvh_bytes_t, kvh_str_t};
 use super::{args, args::Params, guard};
-use crate::plan::{decide, Decision, Plan, Refusal, RequestKind, RequestProfile};
+use crate::plan::{decide, Decision, Plan, PlanBytesError, Refusal, RequestKind, RequestProfile};
 
 /// One decision about a request's optional reuse. Immutable.
 pub struct kvh_plan_t {
@@ -272,7 +272,8 @@ pub unsafe extern "C" fn kvh_plan_fetch(
 ) -> kvh_status_t {
     let body = |plan: &Plan| {
         let Plan::NamedFetch(fetch) = plan else { return Err(KVH_ERR_STATE) };
-        let envelope = fetch.envelope.as_deref().map_or(kvh_bytes_t::EMPTY, kvh_bytes_t::borrow);
+        let envelope = fetch.envelope.as_deref();
+        let envelope = envelope.map_or(kvh_bytes_t::EMPTY, |json| kvh_bytes_t::borrow(json));
         let value = kvh_plan_fetch_t {
             struct_size: size_of::<kvh_plan_fetch_t>(),
             binding_id: kvh_str_t::borrow(&fetch.binding_id),
@@ -304,7 +305,7 @@ pub unsafe extern "C" fn kvh_plan_to_bytes(
     let body = |plan: &Plan| {
         // SAFETY: the caller's promise.
         let bytes_out = unsafe { args::out(bytes_out) }?;
-        bytes_out.write(handle::give(plan.to_bytes()));
+        bytes_out.write(handle::give(plan.to_bytes()?));
         Ok(())
     };
     // SAFETY: the caller's promise.
@@ -332,7 +333,10 @@ pub unsafe extern "C" fn kvh_plan_from_bytes(
         let plan_out = args::out(plan_out)?;
         let plan = Plan::from_bytes(bytes).map_err(|error| {
             explain(error_out, error);
-            KVH_ERR_INVALID_ARGUMENT
+            match error {
+                PlanBytesError::NoMemory => KVH_ERR_NO_MEMORY,
+                _ => KVH_ERR_INVALID_ARGUMENT,
+            }
         })?;
         plan_out.write(handle::give(Guarded::new(plan)));
         Ok(())

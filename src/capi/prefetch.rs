@@ -179,6 +179,7 @@ impl From<BeginError> for kvh_status {
             BeginError::TokensPerBlock | BeginError::BadDestination => KVH_ERR_INVALID_ARGUMENT,
             BeginError::DestinationInUse => KVH_BUSY,
             BeginError::Limit => KVH_ERR_LIMIT,
+            BeginError::NoMemory => KVH_ERR_NO_MEMORY,
             BeginError::Closed => KVH_ERR_STATE,
         }
     }

@@ -551,9 +551,11 @@ pub unsafe extern "C" fn kvh_reuse_tree_expired_leases(
     // SAFETY: the caller's promise.
     unsafe {
         on_tree(tree, |object| {
-            let expired = object.tree.expired_leases(object.context.clock.monotonic_ns());
-            let expired: Vec<u64> = expired.into_iter().map(|pin| pin.0).collect();
-            args::copy_out(&expired, pin_ids, capacity, count_out)
+            let expired = object.tree.expired_leases(object.context.clock.monotonic_ns())?;
+            let mut ids = Vec::new();
+            ids.try_reserve_exact(expired.len())?;
+            ids.extend(expired.iter().map(|pin| pin.0));
+            args::copy_out(&ids, pin_ids, capacity, count_out)
         })
     }
 }

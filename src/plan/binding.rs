@@ -4,7 +4,9 @@
 //! table no endpoints. Listing an endpoint for a binding means trusting its content for the
 //! namespaces which that binding serves. A table that refuses a call stays as it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap, TryReserveError};
+use std::hash::BuildHasherDefault;
 
 use super::{Endpoint, EndpointError, HashDialect, MAX_NAMESPACE_BYTES, MAX_NAME_BYTES};
 
@@ -93,6 +95,9 @@ pub enum BindingTableError {
         /// How many there may be.
         max: usize,
     },
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
     /// A configuration file is not what it should be.
     #[error("{place}: {problem}")]
     File {
@@ -103,12 +108,20 @@ pub enum BindingTableError {
     },
 }
 
-/// Bindings and the registry of endpoints that may serve them.
+impl From<TryReserveError> for BindingTableError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// Bindings and the registry of endpoints that may serve them. What grows with the configuration is
+/// asked for; the rest are small pieces of a fixed size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BindingTable {
-    bindings: BTreeMap<Box<str>, Binding>,
+    bindings: BTreeMap<Box<str>, Box<Binding>>,
     /// The registry: canonical endpoint -> ids of the bindings allowed for it.
-    endpoints: BTreeMap<Endpoint, BTreeSet<Box<str>>>,
+    /// The hasher has no key: nobody but the operator chooses the endpoints.
+    endpoints: HashMap<Endpoint, BTreeSet<Box<str>>, BuildHasherDefault<DefaultHasher>>,
     hash_dialect: HashDialect,
 }
 
@@ -161,7 +174,7 @@ impl BindingTable {
             actions: BTreeSet::new(),
             namespaces: BTreeSet::new(),
         };
-        self.bindings.insert(id.into(), binding);
+        self.bindings.insert(id.into(), Box::new(binding));
         Ok(())
     }
 
@@ -191,7 +204,10 @@ impl BindingTable {
         }
         let binding = self.binding_mut(binding_id)?;
         check_room("namespaces of a binding", binding.namespaces.len(), Self::MAX_PER_BINDING)?;
-        binding.namespaces.insert(namespace.into());
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(namespace.len())?;
+        copy.extend_from_slice(namespace);
+        binding.namespaces.insert(copy.into_boxed_slice());
         Ok(())
     }
 
@@ -210,6 +226,7 @@ impl BindingTable {
             }
             None => check_room("endpoints", self.endpoints.len(), Self::MAX_ENDPOINTS)?,
         }
+        self.endpoints.try_reserve(1)?;
         self.endpoints.entry(endpoint).or_default().insert(binding_id.into());
         Ok(())
     }
@@ -221,12 +238,12 @@ impl BindingTable {
 
     /// A binding by its id.
     pub fn binding(&self, id: &str) -> Option<&Binding> {
-        self.bindings.get(id)
+        self.bindings.get(id).map(|binding| &**binding)
     }
 
     /// All bindings, by id.
     pub fn bindings(&self) -> impl Iterator<Item = (&str, &Binding)> {
-        self.bindings.iter().map(|(id, binding)| (&**id, binding))
+        self.bindings.iter().map(|(id, binding)| (&**id, &**binding))
     }
 
     /// The bindings for which the endpoint is listed, by id; `None` when it is not in the registry.
@@ -235,11 +252,11 @@ impl BindingTable {
         endpoint: &Endpoint,
     ) -> Option<impl Iterator<Item = (&'a str, &'a Binding)> + use<'a>> {
         let ids = self.endpoints.get(endpoint)?;
-        Some(ids.iter().filter_map(|id| Some((&**id, self.bindings.get(id)?))))
+        Some(ids.iter().filter_map(|id| Some((&**id, &**self.bindings.get(id)?))))
     }
 
     fn binding_mut(&mut self, id: &str) -> Result<&mut Binding, BindingTableError> {
-        self.bindings.get_mut(id).ok_or_else(|| {
+        self.bindings.get_mut(id).map(|binding| &mut **binding).ok_or_else(|| {
             BindingTableError::NoSuchBinding(id.chars().take(MAX_NAME_BYTES).collect())
         })
     }

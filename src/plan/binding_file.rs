@@ -20,19 +20,26 @@
 //! `addressing` is `content_named` or `request_paired`. Unknown members are errors: a misspelt
 //! restriction must not vanish. An error names the place in the file; nothing is half loaded.
 
-use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::TryReserveError;
+use std::marker::PhantomData;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::binding::{Addressing, BindingTable, BindingTableError};
-use super::{Endpoint, HashDialect, MAX_FILE_BYTES};
+use super::{Endpoint, HashDialect, MAX_FILE_BYTES, MAX_FILE_STRING_BYTES};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct File<'a> {
     version: u32,
     #[serde(default)]
     hash_dialect: DialectName,
-    bindings: Vec<BindingEntry>,
-    endpoints: Vec<EndpointEntry>,
+    #[serde(borrow)]
+    bindings: List<BindingEntry<'a>>,
+    #[serde(borrow)]
+    endpoints: List<EndpointEntry<'a>>,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
@@ -53,32 +60,80 @@ enum AddressingName {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BindingEntry {
-    id: String,
-    family: String,
+struct BindingEntry<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    family: Cow<'a, str>,
     addressing: AddressingName,
-    actions: Vec<ActionEntry>,
-    #[serde(default)]
-    namespaces: Vec<String>,
-    #[serde(default)]
-    namespaces_hex: Vec<String>,
+    #[serde(borrow)]
+    actions: List<ActionEntry<'a>>,
+    #[serde(borrow, default)]
+    namespaces: List<Text<'a>>,
+    #[serde(borrow, default)]
+    namespaces_hex: List<Text<'a>>,
     #[serde(default)]
     one_action_envelope: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ActionEntry {
-    r#type: String,
-    version: String,
+struct ActionEntry<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    version: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EndpointEntry {
-    endpoint: String,
-    bindings: Vec<String>,
+struct EndpointEntry<'a> {
+    #[serde(borrow)]
+    endpoint: Cow<'a, str>,
+    #[serde(borrow)]
+    bindings: List<Text<'a>>,
 }
+
+/// A text of a list: lent by the file where it is written without escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A list, for which memory is asked.
+struct List<T>(Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
+    }
+}
+
+struct ListVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+    type Value = List<T>;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<List<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(entry) = entries.next_element()? {
+            list.try_reserve(1).map_err(|_| A::Error::custom(NO_MEMORY))?;
+            list.push(entry);
+        }
+        Ok(List(list))
+    }
+}
+
+/// How an error of serde begins that says no more; no other one begins like this.
+const NO_MEMORY: &str = "kvhints is out of memory";
 
 /// The only version of the file's form.
 const FILE_VERSION: u32 = 1;
@@ -88,8 +143,11 @@ const PROBLEM_MAX_CHARS: usize = 256;
 impl BindingTable {
     /// Reads a table from a file's bytes; see the module for the form.
     pub fn from_json(file: &[u8]) -> Result<Self, BindingTableError> {
-        let file: File =
-            read_file(file, |place, problem| BindingTableError::File { place, problem })?;
+        let file: File<'_> =
+            read_file(file, |place, problem| match problem.starts_with(NO_MEMORY) {
+                true => BindingTableError::NoMemory,
+                false => BindingTableError::File { place, problem },
+            })?;
         if file.version != FILE_VERSION {
             return Err(at("version", format!("expected {FILE_VERSION}, found {}", file.version)));
         }
@@ -99,10 +157,10 @@ impl BindingTable {
             DialectName::DecimalString => HashDialect::DecimalString,
             DialectName::HexDigits => HashDialect::HexDigits,
         });
-        for (index, entry) in file.bindings.iter().enumerate() {
+        for (index, entry) in file.bindings.0.iter().enumerate() {
             add_binding(&mut table, index, entry)?;
         }
-        for (index, entry) in file.endpoints.iter().enumerate() {
+        for (index, entry) in file.endpoints.0.iter().enumerate() {
             add_endpoint(&mut table, index, entry)?;
         }
         Ok(table)
@@ -110,8 +168,8 @@ impl BindingTable {
 }
 
 /// Reads one JSON object with the given members; `error` gets the place and the problem.
-pub(super) fn read_file<T: serde::de::DeserializeOwned, E>(
-    file: &[u8],
+pub(super) fn read_file<'f, T: Deserialize<'f>, E>(
+    file: &'f [u8],
     error: impl Fn(String, String) -> E,
 ) -> Result<T, E> {
     if file.len() > MAX_FILE_BYTES {
@@ -121,6 +179,10 @@ pub(super) fn read_file<T: serde::de::DeserializeOwned, E>(
     // A Rust struct could be read from an array of its members as well.
     if file.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(error("the file".to_owned(), "expected one JSON object".to_owned()));
+    }
+    if has_longer_string(file, MAX_FILE_STRING_BYTES) {
+        let problem = format!("expected no string longer than {MAX_FILE_STRING_BYTES} bytes");
+        return Err(error("the file".to_owned(), problem));
     }
     serde_json::from_slice(file).map_err(|found| {
         let (line, column) = (found.line(), found.column());
@@ -133,6 +195,35 @@ pub(super) fn read_file<T: serde::de::DeserializeOwned, E>(
     })
 }
 
+/// Whether a string, escapes included, is longer than that. Before anything is parsed: parsers copy
+/// strings, into messages too, without asking.
+fn has_longer_string(file: &[u8], limit: usize) -> bool {
+    let mut rest = file;
+    while let Some(opening) = memchr::memchr(b'"', rest) {
+        let inside = &rest[opening + 1..];
+        let mut len = 0;
+        loop {
+            match inside.get(len) {
+                Some(b'\\') => len += 2,
+                Some(b'"') | None => break,
+                Some(_) => len += 1,
+            }
+            if len > limit {
+                return true;
+            }
+        }
+        rest = inside.get(len + 1..).unwrap_or(&[]);
+    }
+    false
+}
+
+fn at_place(place: impl Into<String>, error: BindingTableError) -> BindingTableError {
+    match error {
+        BindingTableError::NoMemory => error,
+        error => at(place, error),
+    }
+}
+
 fn at(place: impl Into<String>, problem: impl ToString) -> BindingTableError {
     BindingTableError::File { place: place.into(), problem: problem.to_string() }
 }
@@ -140,7 +231,7 @@ fn at(place: impl Into<String>, problem: impl ToString) -> BindingTableError {
 fn add_binding(
     table: &mut BindingTable,
     index: usize,
-    entry: &BindingEntry,
+    entry: &BindingEntry<'_>,
 ) -> Result<(), BindingTableError> {
     let addressing = match entry.addressing {
         AddressingName::ContentNamed => Addressing::ContentNamed,
@@ -148,22 +239,24 @@ fn add_binding(
     };
     table
         .add_binding(&entry.id, &entry.family, addressing, entry.one_action_envelope)
-        .map_err(|error| at(format!("bindings[{index}]"), error))?;
-    for (i, action) in entry.actions.iter().enumerate() {
+        .map_err(|error| at_place(format!("bindings[{index}]"), error))?;
+    for (i, action) in entry.actions.0.iter().enumerate() {
         table
             .add_action(&entry.id, &action.r#type, &action.version)
-            .map_err(|error| at(format!("bindings[{index}].actions[{i}]"), error))?;
+            .map_err(|error| at_place(format!("bindings[{index}].actions[{i}]"), error))?;
     }
-    for (i, namespace) in entry.namespaces.iter().enumerate() {
+    for (i, Text(namespace)) in entry.namespaces.0.iter().enumerate() {
         table
             .authorise_namespace(&entry.id, namespace.as_bytes())
-            .map_err(|error| at(format!("bindings[{index}].namespaces[{i}]"), error))?;
+            .map_err(|error| at_place(format!("bindings[{index}].namespaces[{i}]"), error))?;
     }
-    for (i, hex) in entry.namespaces_hex.iter().enumerate() {
+    for (i, Text(hex)) in entry.namespaces_hex.0.iter().enumerate() {
         let place = || format!("bindings[{index}].namespaces_hex[{i}]");
-        let namespace = bytes_from_hex(hex)
+        let namespace = bytes_from_hex(hex)?
             .ok_or_else(|| at(place(), "expected an even number of hexadecimal digits"))?;
-        table.authorise_namespace(&entry.id, &namespace).map_err(|error| at(place(), error))?;
+        table
+            .authorise_namespace(&entry.id, &namespace)
+            .map_err(|error| at_place(place(), error))?;
     }
     Ok(())
 }
@@ -171,7 +264,7 @@ fn add_binding(
 fn add_endpoint(
     table: &mut BindingTable,
     index: usize,
-    entry: &EndpointEntry,
+    entry: &EndpointEntry<'_>,
 ) -> Result<(), BindingTableError> {
     let place = || format!("endpoints[{index}]");
     let endpoint = Endpoint::parse(&entry.endpoint)
@@ -180,21 +273,25 @@ fn add_endpoint(
         let problem = format!("expected each endpoint once, found {} again", endpoint.canonical());
         return Err(at(place(), problem));
     }
-    if entry.bindings.is_empty() {
+    if entry.bindings.0.is_empty() {
         return Err(at(format!("{}.bindings", place()), "expected at least one binding id"));
     }
-    for (i, id) in entry.bindings.iter().enumerate() {
+    for (i, Text(id)) in entry.bindings.0.iter().enumerate() {
         table
             .allow_endpoint(&entry.endpoint, id)
-            .map_err(|error| at(format!("{}.bindings[{i}]", place()), error))?;
+            .map_err(|error| at_place(format!("{}.bindings[{i}]", place()), error))?;
     }
     Ok(())
 }
 
 /// Bytes as configuration writes them: two hexadecimal digits each, of either case.
-pub fn bytes_from_hex(hex: &str) -> Option<Vec<u8>> {
+pub fn bytes_from_hex(hex: &str) -> Result<Option<Vec<u8>>, TryReserveError> {
     if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) || !hex.len().is_multiple_of(2) {
-        return None;
+        return Ok(None);
     }
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(hex.len() / 2)?;
+    let pairs = (0..hex.len()).step_by(2);
+    bytes.extend(pairs.filter_map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()));
+    Ok(Some(bytes))
 }

@@ -7,6 +7,7 @@
 
 use std::collections::TryReserveError;
 use std::fmt;
+use std::sync::Arc;
 
 use super::binding::{Addressing, Binding, BindingTable};
 use super::candidates::{Candidate, Candidates, Capabilities, Counts};
@@ -123,7 +124,7 @@ pub struct NamedFetch {
     /// Whether the paired source comes after the fetch, as it would have come without it.
     pub then_paired_source: bool,
     /// The canonical envelope with only the chosen action, where the binding asks for it.
-    pub envelope: Option<Box<[u8]>>,
+    pub envelope: Option<Arc<Vec<u8>>>,
 }
 
 impl fmt::Debug for NamedFetch {
@@ -291,12 +292,12 @@ fn only_usable<'a>(
     found
 }
 
-fn one_action_envelope(snapshot: &Snapshot, index: usize) -> Result<Box<[u8]>, Stop> {
+fn one_action_envelope(snapshot: &Snapshot, index: usize) -> Result<Arc<Vec<u8>>, Stop> {
     let envelope = snapshot.one_action(index).map_err(Stop::NoMemory)?;
     let envelope = envelope.ok_or(Refusal::NoCandidate)?;
     let json = envelope.json();
     let mut copy = Vec::new();
     copy.try_reserve_exact(json.len()).map_err(Stop::NoMemory)?;
     copy.extend_from_slice(json);
-    Ok(copy.into_boxed_slice())
+    Ok(Arc::new(copy))
 }

@@ -54,6 +54,9 @@ pub const MAX_NAME_BYTES: usize = 128;
 pub const MAX_NAMESPACE_BYTES: usize = 1024;
 /// Longest configuration file, in bytes.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
+/// Longest string of a configuration file as it is written there, in bytes: any namespace fits, and
+/// what a parser copies of one string stays small.
+pub const MAX_FILE_STRING_BYTES: usize = 8 << 10;
 
 /// The action type whose actions can become a fetch of blocks.
 pub const FETCH: &str = "kv.fetch";

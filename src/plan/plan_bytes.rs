@@ -13,6 +13,9 @@
 //! another plan; an endpoint must stand in its canonical spelling. The checksum finds damage, not
 //! forgery: bytes come from rank 0 of the same job.
 
+use std::collections::TryReserveError;
+use std::sync::Arc;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::decision::{NamedFetch, Plan, Refusal};
@@ -42,9 +45,18 @@ pub enum PlanBytesError {
     /// Changed on the way.
     #[error("expected an undamaged plan, found a checksum that does not match; send it again")]
     Damaged,
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
     /// A field outside its range.
     #[error("expected a plan with fields in their ranges, found one outside")]
     Field,
+}
+
+impl From<TryReserveError> for PlanBytesError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
 }
 
 impl Plan {
@@ -55,9 +67,14 @@ impl Plan {
     /// Longest plan, in bytes.
     pub const MAX_BYTES: usize = Self::MAX_BYTES_WITHOUT_ENVELOPE + MAX_ENVELOPE_BYTES;
 
-    /// The plan as bytes that [`Plan::from_bytes`] reads.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Self::MAX_BYTES_WITHOUT_ENVELOPE);
+    /// The plan as bytes that [`Plan::from_bytes`] reads. Fails only for want of memory.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, TryReserveError> {
+        let envelope_len = match self {
+            Self::NamedFetch(fetch) => fetch.envelope.as_deref().map_or(0, Vec::len),
+            Self::Local(_) => 0,
+        };
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(Self::MAX_BYTES_WITHOUT_ENVELOPE + envelope_len)?;
         bytes.extend_from_slice(&MAGIC);
         match self {
             Self::Local(refusal) => {
@@ -66,7 +83,7 @@ impl Plan {
             Self::NamedFetch(fetch) => write_fetch(&mut bytes, fetch),
         }
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
-        bytes
+        Ok(bytes)
     }
 
     /// Reads a plan; refuses everything that [`Plan::to_bytes`] does not make.
@@ -85,22 +102,22 @@ impl Plan {
         }
         let (head, rest) =
             body.split_first_chunk::<HEAD_BYTES>().ok_or(PlanBytesError::NotAPlan)?;
-        match *head {
+        let plan = match *head {
             [_, _, _, _, _, KIND_LOCAL, 0, reason] if rest.is_empty() => {
-                Refusal::from_number(reason).map(Self::Local)
+                Refusal::from_number(reason).map(|refusal| Ok(Self::Local(refusal)))
             }
             [_, _, _, _, _, KIND_NAMED_FETCH, flags, 0] => {
-                read_fetch(flags, rest).map(Self::NamedFetch)
+                read_fetch(flags, rest).map(|fetch| fetch.map(Self::NamedFetch))
             }
             _ => None,
-        }
-        .ok_or(PlanBytesError::Field)
+        };
+        Ok(plan.ok_or(PlanBytesError::Field)??)
     }
 }
 
 fn write_fetch(bytes: &mut Vec<u8>, fetch: &NamedFetch) {
     let endpoint = fetch.endpoint.canonical();
-    let envelope = fetch.envelope.as_deref();
+    let envelope = fetch.envelope.as_deref().map(Vec::as_slice);
     let mut flags = 0;
     flags |= if fetch.then_paired_source { FLAG_THEN_PAIRED_SOURCE } else { 0 };
     flags |= if envelope.is_some() { FLAG_ENVELOPE } else { 0 };
@@ -118,7 +135,8 @@ fn write_fetch(bytes: &mut Vec<u8>, fetch: &NamedFetch) {
     bytes.extend_from_slice(envelope);
 }
 
-fn read_fetch(flags: u8, bytes: &[u8]) -> Option<NamedFetch> {
+/// A fetch; `None` when a field cannot be.
+fn read_fetch(flags: u8, bytes: &[u8]) -> Option<Result<NamedFetch, TryReserveError>> {
     if flags & !(FLAG_THEN_PAIRED_SOURCE | FLAG_ENVELOPE) != 0 {
         return None;
     }
@@ -140,13 +158,18 @@ fn read_fetch(flags: u8, bytes: &[u8]) -> Option<NamedFetch> {
     }
     let endpoint = std::str::from_utf8(endpoint).ok()?;
     let endpoint = Endpoint::parse(endpoint).ok().filter(|read| read.canonical() == endpoint)?;
-    Some(NamedFetch {
+    let mut envelope = Vec::new();
+    if let Err(error) = envelope.try_reserve_exact(envelope_len) {
+        return Some(Err(error));
+    }
+    envelope.extend_from_slice(bytes);
+    Some(Ok(NamedFetch {
         binding_id: std::str::from_utf8(id).ok()?.into(),
         endpoint,
         action_index: u32::from_le_bytes(*action_index),
         block_count,
         last_block_hash: u64::from_le_bytes(*last_block_hash),
         then_paired_source: flags & FLAG_THEN_PAIRED_SOURCE != 0,
-        envelope: has_envelope.then(|| bytes.into()),
-    })
+        envelope: has_envelope.then(|| Arc::new(envelope)),
+    }))
 }

@@ -3,7 +3,7 @@
 //! Guards nothing: the hash is not cryptographic, and anybody can make two blocks share one. It
 //! serves routers; identity is the business of [`super::Name`].
 
-use super::key::MmKey;
+use super::multimodal::MmKeys;
 
 /// Hash of the root, the parent of each first block.
 pub(super) const ROOT: u64 = 0;
@@ -39,7 +39,7 @@ pub(super) struct HashInput<'a> {
     pub(super) extra_ids: Option<&'a [u64]>,
     pub(super) lora_id: Option<u64>,
     pub(super) salt: Option<u64>,
-    pub(super) mm_keys: &'a [MmKey],
+    pub(super) mm_keys: MmKeys<'a>,
 }
 
 /// The hash of a block whose parent's hash is `parent`.
@@ -64,7 +64,7 @@ pub(super) fn block_hash(parent: u64, block: &HashInput<'_>) -> u64 {
     if let Some(lora_id) = block.lora_id {
         seed = mix64(lora_id, seed);
     }
-    for key in block.mm_keys {
+    for key in block.mm_keys.iter() {
         for word in key.item_hash.chunks_exact(4) {
             let word = u32::from_le_bytes(word.try_into().expect("chunks of four bytes"));
             seed = mix32(word, seed);

@@ -78,12 +78,12 @@ impl Namer {
         let mut hasher = self.after_header.clone();
         // Both fit: a block has at most 65536 tokens, and no more multimodal keys than tokens.
         hasher.update((key.tokens.len() as u32).to_le_bytes());
-        hasher.update((key.mm_keys.len() as u32).to_le_bytes());
+        hasher.update((key.mm_keys.count() as u32).to_le_bytes());
         update_with_words(&mut hasher, key.tokens, |token| token.to_le_bytes());
         if let Some(extra_ids) = key.extra_ids {
             update_with_words(&mut hasher, extra_ids, |extra_id| extra_id.to_le_bytes());
         }
-        for mm_key in &key.mm_keys {
+        for mm_key in key.mm_keys.iter() {
             hasher.update(mm_key.item_hash);
             hasher.update(mm_key.offset.to_le_bytes());
         }

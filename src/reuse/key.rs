@@ -1,6 +1,9 @@
 //! A block's key: the five parts that make two blocks the same, and how far two keys agree.
 
+use std::collections::TryReserveError;
 use std::sync::Arc;
+
+use super::multimodal::MmKeys;
 
 /// Which adapter a block's KV was computed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +49,7 @@ pub(super) struct KeyView<'a> {
     pub(super) traits: &'a KeyTraits,
     pub(super) tokens: &'a [i32],
     pub(super) extra_ids: Option<&'a [u64]>,
-    pub(super) mm_keys: Vec<MmKey>,
+    pub(super) mm_keys: MmKeys<'a>,
 }
 
 /// A key that the tree keeps with a block.
@@ -63,12 +66,15 @@ impl BlockKey {
     pub(super) fn copy(
         view: &KeyView<'_>,
         traits: Arc<KeyTraits>,
-    ) -> Result<Self, std::collections::TryReserveError> {
+    ) -> Result<Self, TryReserveError> {
+        let mut mm_keys = Vec::new();
+        mm_keys.try_reserve_exact(view.mm_keys.count())?;
+        mm_keys.extend(view.mm_keys.iter());
         Ok(Self {
             traits,
             tokens: boxed(view.tokens)?,
             extra_ids: view.extra_ids.map(boxed).transpose()?,
-            mm_keys: boxed(&view.mm_keys)?,
+            mm_keys: mm_keys.into_boxed_slice(),
         })
     }
 
@@ -78,7 +84,8 @@ impl BlockKey {
 
     /// How many leading tokens the two keys share; 0 unless all other parts are equal.
     pub(super) fn common_head(&self, other: &KeyView<'_>) -> usize {
-        if *self.traits != *other.traits || *self.mm_keys != *other.mm_keys {
+        let has_same_keys = || self.mm_keys.iter().copied().eq(other.mm_keys.iter());
+        if *self.traits != *other.traits || !has_same_keys() {
             return 0;
         }
         let tokens = equal_head(&self.tokens, other.tokens);
@@ -94,7 +101,8 @@ fn equal_head<T: PartialEq>(left: &[T], right: &[T]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
-fn boxed<T: Copy>(values: &[T]) -> Result<Box<[T]>, std::collections::TryReserveError> {
+/// A copy, for which memory is asked.
+pub(super) fn boxed<T: Copy>(values: &[T]) -> Result<Box<[T]>, TryReserveError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(values.len())?;
     copy.extend_from_slice(values);

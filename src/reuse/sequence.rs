@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use super::block_hash::{self, HashInput};
 use super::content_name::{self, Name, Namer};
 use super::error::ReuseError;
-use super::key::{Adapter, BlockKey, KeyTraits, KeyView, Salt};
+use super::key::{self, Adapter, BlockKey, KeyTraits, KeyView, Salt};
 use super::multimodal::{MmItem, MmRuns};
 
 /// Most tokens in one block.
@@ -113,7 +113,7 @@ impl Sequence {
         };
         let mut sequence = Self {
             tokens_per_block,
-            namespace: params.namespace.into(),
+            namespace: key::boxed(params.namespace)?,
             root: content_name::root(params.namespace, tokens_per_block as u32),
             namer: Namer::new(&traits),
             traits: Arc::new(traits),
@@ -121,7 +121,7 @@ impl Sequence {
             salt: params.salt,
             tokens: Vec::new(),
             extra_ids: params.extra_ids.map(|_| Vec::new()),
-            mm_runs: MmRuns::default(),
+            mm_runs: MmRuns::new(tokens_per_block),
             hashes: Vec::new(),
             names: Vec::new(),
             tail: OnceLock::new(),
@@ -273,7 +273,7 @@ impl Sequence {
             extra_ids: key.extra_ids,
             lora_id: self.lora_id,
             salt: self.salt,
-            mm_keys: &key.mm_keys,
+            mm_keys: key.mm_keys,
         };
         Identity {
             hash: block_hash::block_hash(parent_hash, &input),

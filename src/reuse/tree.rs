@@ -498,8 +498,13 @@ impl ReuseTree {
 
     /// The live pins whose lease ended at `now_ns` or before. They stay pinned: only a holder knows
     /// when no access is in flight any more.
-    pub fn expired_leases(&self, now_ns: u64) -> Vec<PinId> {
-        self.shared.locked(|state| state.pins.expired(now_ns).collect())
+    pub fn expired_leases(&self, now_ns: u64) -> Result<Vec<PinId>, ReuseError> {
+        self.shared.locked(|state| {
+            let mut expired = Vec::new();
+            expired.try_reserve_exact(state.pins.expired(now_ns).count())?;
+            expired.extend(state.pins.expired(now_ns));
+            Ok(expired)
+        })
     }
 
     /// Takes a block out of the tree, with everything below it in its window, unless it is

@@ -21,6 +21,9 @@ pub struct Family {
     values: Box<[AtomicU64]>,
 }
 
+/// Digits of u64::MAX.
+const LONGEST_NUMBER: usize = 20;
+
 impl Family {
     /// A counter without a label.
     pub fn counter(name: &'static str, help: &'static str) -> Self {
@@ -69,6 +72,13 @@ impl Family {
         self.values[index].load(Ordering::Relaxed)
     }
 
+    /// The most that `render` appends, whatever the numbers are.
+    pub(super) fn rendered_max_bytes(&self) -> usize {
+        let head = "# HELP  \n# TYPE  counter\n".len() + 2 * self.name.len() + self.help.len();
+        let series = "{=\"\"} \n".len() + self.name.len() + self.label.len() + LONGEST_NUMBER;
+        self.label_values.iter().fold(head, |sum, value| sum + series + value.len())
+    }
+
     /// Appends the family in Prometheus text exposition format.
     pub fn render(&self, text: &mut String) {
         let kind = match self.kind {
@@ -103,6 +113,22 @@ mod tests {
             "# HELP f_total What it counts.\n# TYPE f_total counter\n\
              f_total{reason=\"a\"} 0\nf_total{reason=\"b\"} 3\n"
         );
+    }
+
+    #[test]
+    fn no_number_is_longer_than_the_room_reserved() {
+        for family in [
+            Family::counters("f_total", "What it counts.", "reason", &["a", "b"]),
+            Family::counter("c_total", "Help."),
+            Family::gauge("g", "How many now."),
+        ] {
+            for index in 0..family.values.len() {
+                family.add(index, u64::MAX);
+            }
+            let mut text = String::new();
+            family.render(&mut text);
+            assert!(text.len() <= family.rendered_max_bytes(), "{text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! All metric families of one context, in one place.
 
+use std::collections::TryReserveError;
+
 use super::Family;
 
 /// The numbers of one context. Every method of a [`Family`] may be called from any thread.
@@ -258,9 +260,18 @@ impl Metrics {
     }
 
     /// Prometheus text exposition of all families.
-    pub fn render(&self) -> String {
-        let mut text = String::with_capacity(4096);
-        for family in [
+    pub fn render(&self) -> Result<String, TryReserveError> {
+        let families = self.families();
+        let mut text = String::new();
+        text.try_reserve_exact(families.iter().map(|family| family.rendered_max_bytes()).sum())?;
+        for family in families {
+            family.render(&mut text);
+        }
+        Ok(text)
+    }
+
+    fn families(&self) -> [&Family; 27] {
+        [
             &self.hints_ignored,
             &self.signatures_refused,
             &self.hints_admitted,
@@ -288,10 +299,7 @@ impl Metrics {
             &self.source_requests_missed,
             &self.source_requests_refused,
             &self.transfer_messages_unreadable,
-        ] {
-            family.render(&mut text);
-        }
-        text
+        ]
     }
 }
 

@@ -5,6 +5,7 @@
 //! fetches of metadata that are under way included; afterwards the host's memory is not touched any
 //! more, and every prefetch has its outcome.
 
+use std::collections::TryReserveError;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -170,9 +171,26 @@ pub enum BeginError {
     /// Too many prefetches, or too many blocks.
     #[error("a limit is reached: too many prefetches at once, or too many blocks in one")]
     Limit,
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
     /// The transceiver is at its end.
     #[error("the transceiver takes no more: it was stopped by a fault")]
     Closed,
+}
+
+impl From<TryReserveError> for BeginError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// A copy, for which memory is asked.
+fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>, TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(values.len())?;
+    copy.extend_from_slice(values);
+    Ok(copy)
 }
 
 /// One rank's end of all transfers.
@@ -367,7 +385,10 @@ impl Transceiver {
         let hint = order.hint.map_or(HintRelation::Unknown, |(blocks, last_hash)| {
             HintRelation::new(sequence.block_hashes(), blocks, last_hash)
         });
-        let destination = order.destination[..wanted].to_vec();
+        // All memory before blocks are lent.
+        let destination = copied(&order.destination[..wanted])?;
+        let names = copied(&sequence.names()[..end])?;
+        let hashes = copied(&sequence.block_hashes()[order.first_block..end])?;
         self.lend(&destination)?;
         let now_ns = self.clock.monotonic_ns();
         // Begun by the command below, which fetches the metadata.
@@ -377,9 +398,9 @@ impl Transceiver {
             Order {
                 sequence: self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1,
                 origin: order.origin.clone(),
-                names: sequence.names()[..end].to_vec(),
+                names,
                 skipped_blocks: order.first_block,
-                hashes: sequence.block_hashes()[order.first_block..end].to_vec(),
+                hashes,
                 destination,
                 policy: order.policy,
                 hold_time_ns: order.deadlines.transfer_ns.saturating_add(hold_margin_ns),
@@ -435,6 +456,7 @@ impl Transceiver {
         if lent.attempts >= self.max_prefetches {
             return Err(BeginError::Limit);
         }
+        lent.blocks.try_reserve(destination.len())?;
         for (index, id) in destination.iter().enumerate() {
             let refusal = if !self.pool.contains(*id) {
                 Some(BeginError::BadDestination)

@@ -76,7 +76,9 @@ fn read_plan(parser: &mut lexopt::Parser) -> Result<Command, lexopt::Error> {
             }
             Long("namespace-hex") => {
                 let bytes = parser.value()?.parse_with(|digits| {
-                    bytes_from_hex(digits).ok_or("expected an even number of hexadecimal digits")
+                    let bytes =
+                        bytes_from_hex(digits).map_err(|_| "no memory for the namespace")?;
+                    bytes.ok_or("expected an even number of hexadecimal digits")
                 })?;
                 once(&mut namespace, "the namespace", bytes)?;
             }

@@ -171,7 +171,9 @@ impl<'a> Explanation<'a> {
                 self.line("", "the provider's own list is asked before anything is contacted");
             }
         }
-        self.line("", format!("{} bytes for the other ranks", plan.to_bytes().len()));
+        if let Ok(bytes) = plan.to_bytes() {
+            self.line("", format!("{} bytes for the other ranks", bytes.len()));
+        }
         self.text
     }
 

@@ -5,20 +5,28 @@ use std::collections::TryReserveError;
 
 use rmp::encode;
 
-use crate::hint::scan::{scan, text, Container, ContainerStack, Scalar, ScanError, Sink, Text};
+use crate::hint::limits::DEPTH_MAX;
+use crate::hint::scan::{
+    scan, text, Container, ContainerStack, NotJson, Scalar, ScanError, Sink, Text,
+};
 
 /// Encodes the canonical form of an admitted hint: at most 200 containers deep, all numbers in
 /// range. Keeps the order; integers and lengths take their smallest form, floats are f64.
 pub fn encode(json: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     let mut stack = ContainerStack::default();
     let mut counter = Counter { lengths: Vec::new(), open: Vec::new() };
-    counter.lengths.try_reserve_exact(json.iter().filter(|b| matches!(b, b'{' | b'[')).count())?;
+    // No more containers than these bytes, some of which may stand in text.
+    let containers = json.iter().filter(|b| matches!(b, b'{' | b'[')).count();
+    counter.lengths.try_reserve_exact(containers)?;
+    counter.open.try_reserve_exact(containers.min(DEPTH_MAX + 1))?;
     reach_end(scan(json, &mut stack, &mut counter))?;
 
     let mut writer = Writer { json, lengths: counter.lengths.into_iter(), out: Vec::new() };
     // The worst case is a short float: "0.1" and a comma, four bytes, become nine.
     writer.out.try_reserve(json.len() * 9 / 4 + 9)?;
+    let room = writer.out.capacity();
     reach_end(scan(json, &mut stack, &mut writer))?;
+    debug_assert_eq!(writer.out.capacity(), room, "writing asked for no more memory");
     Ok(writer.out)
 }
 
@@ -73,7 +81,21 @@ struct Writer<'j> {
     out: Vec<u8>,
 }
 
-/// Writing to a Vec cannot fail.
+/// How many bytes the inside of a string, well-formed, says.
+fn unescaped_len(inside: &[u8]) -> Result<usize, NotJson> {
+    let (mut at, mut len) = (0, 0);
+    while at < inside.len() {
+        if inside[at] == b'\\' {
+            let (next, character) = text::escape(inside, at)?;
+            (at, len) = (next, len + character.len_utf8());
+        } else {
+            (at, len) = (at + 1, len + 1);
+        }
+    }
+    Ok(len)
+}
+
+/// Writing to a Vec cannot fail, nor ask for memory: `encode` has reserved enough.
 const INTO_VEC: &str = "a Vec takes all bytes";
 
 impl Writer<'_> {
@@ -84,10 +106,10 @@ impl Writer<'_> {
             self.out.extend_from_slice(inside);
             return;
         }
-        let mut said = Vec::with_capacity(inside.len());
-        text::unescape(inside, &mut said).expect("the scan read the same escapes");
-        encode::write_str_len(&mut self.out, said.len() as u32).expect(INTO_VEC);
-        self.out.extend_from_slice(&said);
+        const SAME: &str = "the scan read the same escapes";
+        let said_len = unescaped_len(inside).expect(SAME);
+        encode::write_str_len(&mut self.out, said_len as u32).expect(INTO_VEC);
+        text::unescape(inside, &mut self.out).expect(SAME);
     }
 
     fn number(&mut self, text: &str) {
