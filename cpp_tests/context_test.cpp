@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -147,6 +148,42 @@ TEST(Context, UserDataIsDestroyedOnceWhenTheContextGoes) {
   EXPECT_EQ(destroyed.count, 0);
   kvh_context_destroy(context);
   EXPECT_EQ(destroyed.count, 1);
+}
+
+TEST(Context, UserDataWithoutClocksIsKeptUntilTheLastObjectIsGone) {
+  Destroyed destroyed;
+  kvh_context_params_t given = params();
+  given.clock_user_data = &destroyed;
+  given.clock_destroy = Destroyed::call;
+  kvh_context_t *context = create(&given);
+  kvh_reuse_tree_params_t tree_params{};
+  tree_params.struct_size = sizeof tree_params;
+  tree_params.tokens_per_block = 4;
+  tree_params.mode = 1;
+  kvh_reuse_tree_t *tree = nullptr;
+  ASSERT_EQ(kvh_reuse_tree_create(context, &tree_params, &tree), KVH_OK);
+  EXPECT_EQ(destroyed.count, 0);
+  kvh_context_destroy(context);
+  EXPECT_EQ(destroyed.count, 0) << "the tree still belongs to the context";
+  kvh_reuse_tree_destroy(tree);
+  EXPECT_EQ(destroyed.count, 1);
+}
+
+TEST(Context, UserDataIsDestroyedOnceWhenAStructThatNamesItIsTooShort) {
+  constexpr size_t kNamesDestroy = offsetof(kvh_context_params_t, clock_destroy) + sizeof(kvh_destroy_fn);
+  for (size_t size = 0; size < sizeof(kvh_context_params_t); ++size) {
+    Destroyed destroyed;
+    kvh_context_params_t given = params();
+    given.clock_monotonic_ns = some_time;
+    given.clock_unix_seconds = some_time;
+    given.clock_user_data = &destroyed;
+    given.clock_destroy = Destroyed::call;
+    given.struct_size = size;
+    kvh_context_t *context = nullptr;
+    EXPECT_EQ(kvh_context_create(&given, &context), KVH_ERR_ABI) << size;
+    EXPECT_EQ(context, nullptr);
+    EXPECT_EQ(destroyed.count, size >= kNamesDestroy ? 1 : 0) << size;
+  }
 }
 
 TEST(Context, UserDataIsDestroyedOnceWhenCreatingFails) {

@@ -487,8 +487,9 @@ typedef struct kvh_context_params {
   kvh_clock_fn clock_unix_seconds;
   // Passed to both clocks.
   void *clock_user_data;
-  // Called with clock_user_data exactly once: when the last object of the context is gone, or
-  // when creating the context fails. May be NULL.
+  // Called with clock_user_data exactly once, with clocks or without: when the last object of the
+  // context is gone, or before kvh_context_create returns an error. May be NULL. A struct_size that
+  // ends before or within this field does not name it: then nothing is taken over or called.
   kvh_destroy_fn clock_destroy;
   // Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
   size_t body_max_bytes;

@@ -29,8 +29,9 @@ pub(crate) unsafe fn read_params<P: Params>(params: *const P) -> Result<P, kvh_s
     rest.map(|()| known)
 }
 
-/// As [`read_params`], but gives the fields that this library knows even where others are set, for
-/// a caller that has to take over something named in them.
+/// As [`read_params`], but gives the fields that both sides know even where the struct is refused,
+/// for a caller that has to take over something named in them. Of a struct that is too short these
+/// are the fields that it holds whole; the others are zero.
 ///
 /// # Safety
 /// As for [`read_params`].
@@ -42,10 +43,15 @@ pub(crate) unsafe fn read_known_params<P: Params>(
     }
     // SAFETY: by the trait's contract the struct starts with its size; the caller promises it.
     let struct_size = unsafe { params.cast::<usize>().read_unaligned() };
-    if struct_size < P::MIN_SIZE {
+    if struct_size < size_of::<usize>() {
         return Err(KVH_ERR_ABI);
     }
-    let known = bounded(struct_size)?.min(size_of::<P>());
+    let is_too_short = struct_size < P::MIN_SIZE;
+    let mut known = bounded(struct_size)?.min(size_of::<P>());
+    if is_too_short {
+        // No field reaches across a multiple of its alignment, which is a word's at most.
+        known -= known % align_of::<usize>();
+    }
     let mut copy = std::mem::MaybeUninit::<P>::zeroed();
     // SAFETY: `known` bytes are readable at `params` and fit into `copy`; all-zero bytes are a
     // valid P, and the copied ones were written by the caller as its fields.
@@ -53,6 +59,9 @@ pub(crate) unsafe fn read_known_params<P: Params>(
         std::ptr::copy_nonoverlapping(params.cast::<u8>(), copy.as_mut_ptr().cast(), known);
         copy.assume_init()
     };
+    if is_too_short {
+        return Ok((copy, Err(KVH_ERR_ABI)));
+    }
     // SAFETY: the caller promises struct_size readable bytes.
     let unknown =
         unsafe { std::slice::from_raw_parts(params.cast::<u8>().add(known), struct_size - known) };

@@ -89,8 +89,9 @@ pub struct kvh_context_params_t {
     pub clock_unix_seconds: kvh_clock_fn,
     /// Passed to both clocks.
     pub clock_user_data: *mut c_void,
-    /// Called with clock_user_data exactly once: when the last object of the context is gone, or
-    /// when creating the context fails. May be NULL.
+    /// Called with clock_user_data exactly once, with clocks or without: when the last object of the
+    /// context is gone, or before kvh_context_create returns an error. May be NULL. A struct_size that
+    /// ends before or within this field does not name it: then nothing is taken over or called.
     pub clock_destroy: kvh_destroy_fn,
     /// Longest HTTP request body that kvh_admit_body looks at; 0: 64 MiB.
     pub body_max_bytes: usize,
@@ -143,11 +144,30 @@ impl Clock for HostClock {
     }
 }
 
+/// The system's clocks, for a host that brings only user data: it is kept as long.
+struct SystemClockWithData {
+    clock: SystemClock,
+    _user_data: UserData,
+}
+
+impl Clock for SystemClockWithData {
+    fn monotonic_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        self.clock.unix_seconds()
+    }
+}
+
 fn clock_from(params: &kvh_context_params_t) -> Result<Arc<dyn Clock>, kvh_status> {
     // Taken first, so that the destroy function runs whatever is wrong below.
     let user_data = UserData { pointer: params.clock_user_data, destroy: params.clock_destroy };
     match (params.clock_monotonic_ns, params.clock_unix_seconds) {
-        (None, None) => Ok(Arc::new(SystemClock::new())),
+        (None, None) => {
+            let clock = SystemClock::new();
+            Ok(Arc::new(SystemClockWithData { clock, _user_data: user_data }))
+        }
         (Some(monotonic_ns), Some(unix_seconds)) => {
             Ok(Arc::new(HostClock { monotonic_ns, unix_seconds, user_data }))
         }
