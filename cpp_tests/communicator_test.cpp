@@ -333,6 +333,22 @@ TEST(Communicator, ClosingIsOnce) {
   EXPECT_THAT(statuses, Each(KVH_ERR_STATE));
 }
 
+TEST(Communicator, RanksWithOtherDeadlinesAreRefused) {
+  const support::Context context = support::context();
+  const Group group = group_of(2);
+  kvh_communicator_params_t given = params();
+  given.deadline_ns = 1000;
+  const Communicator first = rank_of(context, group, 0, given);
+  kvh_communicator_t *second = nullptr;
+  for (uint64_t other : {uint64_t{0}, uint64_t{999}, UINT64_MAX}) {
+    given.deadline_ns = other;
+    EXPECT_EQ(kvh_communicator_create_local(context.get(), group.get(), 1, &given, &second), KVH_ERR_STATE);
+  }
+  EXPECT_EQ(second, nullptr);
+  given.deadline_ns = 1000;
+  rank_of(context, group, 1, given);
+}
+
 TEST(Communicator, ADeadlineEndsTheWait) {
   const support::Context context = support::context();
   const Group group = group_of(2);

@@ -289,7 +289,7 @@ fn a_deadline_ends_the_wait_and_the_communicator() {
     let group = LocalGroup::new(2).expect("a group");
     let deadline = Some(std::time::Duration::from_nanos(1));
     let mut hasty = rounds(group.take(1, settings, deadline).expect("a free rank"), settings);
-    let mut other = rounds(group.take(0, settings, None).expect("a free rank"), settings);
+    let mut other = rounds(group.take(0, settings, deadline).expect("a free rank"), settings);
     let outcome = hasty.receive().map(|_| ());
     let passed = CommunicatorError::Deadline { waited_ns: 1 };
     assert_eq!(outcome, Err(RoundError::Communicator(passed)));
@@ -362,6 +362,10 @@ fn each_rank_of_a_group_is_taken_once_and_with_the_same_settings() {
     drop(first);
     assert_eq!(refused(group.take(0, settings(2, 1, 1), None)), LocalGroupError::Taken(0));
     assert_eq!(refused(group.take(1, settings(1, 2, 1), None)), LocalGroupError::OtherSettings);
+    let deadline = Some(std::time::Duration::from_secs(1));
+    let other = group.take(1, settings(2, 1, 1), deadline);
+    assert_eq!(refused(other), LocalGroupError::OtherSettings);
+    group.take(1, settings(2, 1, 1), None).expect("what was refused took no rank");
     let missing = LocalGroupError::NoSuchRank { rank: 2, size: 2 };
     assert_eq!(refused(group.take(2, settings(2, 1, 1), None)), missing);
 }

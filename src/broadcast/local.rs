@@ -32,8 +32,8 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// Those of the first rank taken.
-    settings: Option<Settings>,
+    /// Settings and deadline of the first rank taken.
+    settings: Option<(Settings, Option<Duration>)>,
     places: Vec<Place>,
     /// `messages[to * size + from]`.
     messages: Vec<Option<Arc<[u8]>>>,
@@ -71,8 +71,8 @@ pub enum LocalGroupError {
     /// Somebody has it, or had it.
     #[error("rank {0} was taken before: each rank is taken once")]
     Taken(u32),
-    /// Other settings than the ranks taken before have.
-    #[error("the ranks of the group taken before have other settings: give all the same")]
+    /// Other settings or another deadline than the ranks taken before have.
+    #[error("the ranks of the group taken before have other settings or another deadline: give all the same")]
     OtherSettings,
 }
 
@@ -99,7 +99,7 @@ impl LocalGroup {
     }
 
     /// Takes a rank. Calls of it that wait longer than `deadline` for others fail; with none they
-    /// wait as long as the others are there.
+    /// wait as long as the others are there. The same for all ranks, as the settings are.
     pub fn take(
         &self,
         rank: u32,
@@ -114,7 +114,7 @@ impl LocalGroup {
         if state.places[rank as usize] != Place::Free {
             return Err(LocalGroupError::Taken(rank));
         }
-        if *state.settings.get_or_insert(settings) != settings {
+        if *state.settings.get_or_insert((settings, deadline)) != (settings, deadline) {
             return Err(LocalGroupError::OtherSettings);
         }
         state.places[rank as usize] = Place::Taken;
