@@ -3,6 +3,7 @@
 //! Guards: bytes of a block are only ever read as what they are. Workers whose layouts differ are
 //! refused with the first field that differs; nothing is converted.
 
+use super::state::MAX_RANKS;
 use super::wire::{self, Reader, WireError};
 
 /// Most layers, pipeline ranks or windows that a layout can name.
@@ -168,9 +169,27 @@ impl CacheLayout {
 impl ParallelLayout {
     /// Ranks of the worker; `None` when the sizes cannot be those of a worker.
     pub fn rank_count(&self) -> Option<u32> {
+        self.validate().ok()
+    }
+
+    /// Ranks of the worker, when the values can be those of one and a state can name all its ranks;
+    /// else the first that cannot.
+    pub fn validate(&self) -> Result<u32, &'static str> {
         let sizes = [self.tensor, self.pipeline, self.context];
-        let ranks = sizes.iter().try_fold(1u32, |ranks, size| ranks.checked_mul(*size))?;
-        (ranks > 0 && self.attention_data > 0).then_some(ranks)
+        let ranks = sizes
+            .iter()
+            .try_fold(1u32, |ranks, size| ranks.checked_mul(*size))
+            .filter(|ranks| (1..=MAX_RANKS as u32).contains(ranks))
+            .ok_or("product of tensor, pipeline and context sizes (1 to 4096 ranks)")?;
+        // Attention is split over ranks of the worker: no more parts than these.
+        if !(1..=ranks).contains(&self.attention_data) {
+            return Err("attention data parallel size (1 to the number of ranks)");
+        }
+        let entries = self.layers_per_pipeline_rank.len();
+        if entries != 0 && entries != self.pipeline as usize {
+            return Err("layers_per_pipeline_rank (none, or one entry for each pipeline rank)");
+        }
+        Ok(ranks)
     }
 
     /// Appends the layout's encoding.
@@ -195,7 +214,7 @@ impl ParallelLayout {
                 u32::from_le_bytes,
             )?,
         };
-        layout.rank_count().ok_or(WireError::BadValue { what: "parallel layout" })?;
+        layout.validate().map_err(|what| WireError::BadValue { what })?;
         Ok(layout)
     }
 }
@@ -317,6 +336,44 @@ pub(crate) mod tests {
                 check_compatible((&cache, &parallel), (&other_cache, &other_parallel)).unwrap_err();
             assert_eq!(mismatch.field, field);
             assert_ne!(digest(&cache, &parallel), digest(&other_cache, &other_parallel), "{field}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_state_can_express_are_named() {
+        type Change = fn(&mut ParallelLayout);
+        let refused: [(&str, Change); 10] = [
+            ("product", |p| p.tensor = 0),
+            ("product", |p| p.context = 0),
+            ("product", |p| p.tensor = 4097),
+            ("product", |p| (p.tensor, p.context) = (2048, 3)),
+            ("product", |p| (p.tensor, p.context) = (1 << 16, 1 << 16)),
+            ("attention", |p| p.attention_data = 0),
+            ("attention", |p| p.attention_data = 3),
+            ("attention", |p| p.attention_data = u32::MAX),
+            ("layers_per", |p| p.pipeline = 2),
+            ("layers_per", |p| p.layers_per_pipeline_rank = vec![2, 2]),
+        ];
+        for (what, change) in refused {
+            let mut changed = parallel();
+            change(&mut changed);
+            let found = changed.validate().unwrap_err();
+            assert!(found.starts_with(what), "{found}");
+            let mut bytes = Vec::new();
+            changed.encode(&mut bytes);
+            let refusal = Err(WireError::BadValue { what: found });
+            assert_eq!(ParallelLayout::decode(&bytes), refusal, "nor is it read");
+        }
+        let accepted: [(u32, Change); 4] = [
+            (2, |_| {}),
+            (4096, |p| p.tensor = 4096),
+            (4, |p| (p.context, p.attention_data) = (2, 4)),
+            (6, |p| (p.pipeline, p.layers_per_pipeline_rank) = (3, Vec::new())),
+        ];
+        for (ranks, change) in accepted {
+            let mut changed = parallel();
+            change(&mut changed);
+            assert_eq!(changed.validate(), Ok(ranks));
         }
     }
 

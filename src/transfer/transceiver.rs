@@ -500,8 +500,7 @@ impl Drop for Transceiver {
 fn check(config: &TransceiverConfig) -> Result<(), CreateError> {
     let CacheLayout { block_bytes, tokens_per_block, .. } = config.cache;
     config.cache.validate().map_err(CreateError::Layout)?;
-    let rank_count = config.parallel.rank_count();
-    let rank_count = rank_count.ok_or(CreateError::Layout("parallel sizes"))?;
+    let rank_count = config.parallel.validate().map_err(CreateError::Layout)?;
     if config.rank >= rank_count {
         return Err(CreateError::Rank { rank: config.rank, rank_count });
     }
