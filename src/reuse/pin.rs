@@ -39,6 +39,8 @@ pub(super) struct Pin {
 struct PinSlot {
     generation: u64,
     pin: Option<Pin>,
+    /// Where `leased` has the slot, while its pin has a lease.
+    leased_at: u32,
 }
 
 #[derive(Debug)]
@@ -46,12 +48,14 @@ pub(super) struct PinTable {
     seed: u64,
     slots: Vec<PinSlot>,
     free: Vec<u32>,
+    /// Slots whose pin has a lease, in no order: who asks for expired ones walks nothing else.
+    leased: Vec<u32>,
     live: usize,
 }
 
 impl PinTable {
     pub(super) fn new(seed: u64) -> Self {
-        Self { seed, slots: Vec::new(), free: Vec::new(), live: 0 }
+        Self { seed, slots: Vec::new(), free: Vec::new(), leased: Vec::new(), live: 0 }
     }
 
     pub(super) fn live(&self) -> usize {
@@ -67,6 +71,7 @@ impl PinTable {
         if self.live >= MAX_PINS {
             return Err(ReuseError::Limit { what: "live pins of a tree", limit: MAX_PINS });
         }
+        self.leased.try_reserve(1)?;
         if self.free.is_empty() {
             self.slots.try_reserve(1)?;
             // So that giving a slot back needs no memory.
@@ -80,11 +85,15 @@ impl PinTable {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len() as u32;
             let generation = first_generation(self.seed, slot);
-            self.slots.push(PinSlot { generation, pin: None });
+            self.slots.push(PinSlot { generation, pin: None, leased_at: 0 });
             slot
         });
         self.live += 1;
         let entry = &mut self.slots[slot as usize];
+        if pin.lease_deadline_ns.is_some() {
+            entry.leased_at = self.leased.len() as u32;
+            self.leased.push(slot);
+        }
         entry.pin = Some(pin);
         PinId(entry.generation << SLOT_BITS | u64::from(slot))
     }
@@ -98,16 +107,25 @@ impl PinTable {
         }
         let pin = entry.pin.take().ok_or(ReuseError::NotLive)?;
         entry.generation = next_generation(entry.generation);
+        let leased_at = entry.leased_at;
         self.free.push(slot as u32);
         self.live -= 1;
+        if pin.lease_deadline_ns.is_some() {
+            self.leased.swap_remove(leased_at as usize);
+            if let Some(moved) = self.leased.get(leased_at as usize) {
+                self.slots[*moved as usize].leased_at = leased_at;
+            }
+        }
         Ok(pin)
     }
 
     /// The live pins whose lease ended at `now_ns` or before.
     pub(super) fn expired(&self, now_ns: u64) -> impl Iterator<Item = PinId> + '_ {
-        self.slots.iter().enumerate().filter_map(move |(slot, entry)| {
+        self.leased.iter().filter_map(move |slot| {
+            let entry = &self.slots[*slot as usize];
             let deadline_ns = entry.pin.as_ref()?.lease_deadline_ns?;
-            (deadline_ns <= now_ns).then_some(PinId(entry.generation << SLOT_BITS | slot as u64))
+            let id = PinId(entry.generation << SLOT_BITS | u64::from(*slot));
+            (deadline_ns <= now_ns).then_some(id)
         })
     }
 }
@@ -169,6 +187,34 @@ mod tests {
             assert_eq!(table.remove(PinId(made_up)).err(), Some(ReuseError::NotLive));
         }
         assert_eq!(table.live(), 1);
+    }
+
+    #[test]
+    fn only_live_pins_with_a_lease_are_walked() {
+        let mut table = PinTable::new(1);
+        let mut live: Vec<(PinId, Option<u64>)> = Vec::new();
+        for step in 0..4000usize {
+            // Grows, then shrinks, from changing places.
+            if live.is_empty() || (step < 2500 && !step.is_multiple_of(3)) {
+                let lease_deadline_ns = (!step.is_multiple_of(4)).then_some(step as u64);
+                table.reserve_one().expect("room");
+                live.push((table.insert(Pin { lease_deadline_ns, ..pin() }), lease_deadline_ns));
+            } else {
+                let (id, _) = live.swap_remove(step * 7 % live.len());
+                table.remove(id).expect("live");
+            }
+            assert_eq!(table.leased.len(), live.iter().filter(|(_, at)| at.is_some()).count());
+            if step.is_multiple_of(50) {
+                let now_ns = step as u64 / 2;
+                let is_expired = |at: &Option<u64>| at.is_some_and(|at| at <= now_ns);
+                let expected = live.iter().filter(|(_, at)| is_expired(at)).map(|(id, _)| *id);
+                let (mut expected, mut found): (Vec<_>, Vec<_>) =
+                    (expected.collect(), table.expired(now_ns).collect());
+                expected.sort();
+                found.sort();
+                assert_eq!(found, expected);
+            }
+        }
     }
 
     #[test]
