@@ -177,7 +177,7 @@ fn a_plan_is_small_whatever_the_envelope_is() {
     let plan_bytes = |snapshot: &Snapshot| {
         let decision = decided(Some(snapshot), &profile(GenerationOnly));
         assert!(matches!(decision.plan, Plan::NamedFetch(_)));
-        decision.plan.to_bytes()
+        decision.plan.to_bytes().unwrap()
     };
     let expected = plan_bytes(&short);
     assert!(expected.len() < 100, "{} bytes", expected.len());
