@@ -68,6 +68,10 @@ fn create(library: &Library, options: &UcxOptions) -> Result<ucp_context_h, Tran
     // A peer must never get a key to write here, and UCX would choose that for some wires.
     config.set("RNDV_SCHEME", "get_zcopy")?;
     config.set("KEEPALIVE_INTERVAL", &format!("{}us", options.keepalive.as_micros().max(1)))?;
+    // Else UCX 1.13 greets inside of its connecting call over TCP, and ends the process with a
+    // failed assertion where the other side dies in between. (`UCX_TCP_CONN_NB`; set by this call,
+    // wires' options go without the wire's name.)
+    config.set("CONN_NB", "y")?;
     if let Some(tls) = &options.tls {
         config.set("TLS", tls)?;
     }
