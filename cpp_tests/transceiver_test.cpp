@@ -60,6 +60,8 @@ TEST_F(TransceiverTest, ValuesThatCannotBeAreRefusedInWords) {
       {[](auto &params) { params.loopback = nullptr; }, "kvh_loopback_t"},
       {[](auto &params) { params.rank = 1; }, "rank 1"},
       {[](auto &params) { params.tensor_parallel = params.pipeline_parallel = 1u << 31; }, "parallel"},
+      {[](auto &params) { params.tensor_parallel = 4097; }, "4096 ranks"},
+      {[](auto &params) { params.attention_data_parallel = 2; }, "attention data parallel"},
       {[](auto &params) { params.layer_count = 0; }, "kv_heads"},
       {[](auto &params) { params.kv_heads_per_layer = nullptr; }, "array"},
       {[](auto &params) { params.head_size = 0; }, "head_size"},

@@ -180,7 +180,7 @@ impl ParallelLayout {
             .iter()
             .try_fold(1u32, |ranks, size| ranks.checked_mul(*size))
             .filter(|ranks| (1..=MAX_RANKS as u32).contains(ranks))
-            .ok_or("product of tensor, pipeline and context sizes (1 to 4096 ranks)")?;
+            .ok_or("parallel sizes (tensor, pipeline and context: 1 to 4096 ranks in all)")?;
         // Attention is split over ranks of the worker: no more parts than these.
         if !(1..=ranks).contains(&self.attention_data) {
             return Err("attention data parallel size (1 to the number of ranks)");
@@ -343,11 +343,11 @@ pub(crate) mod tests {
     fn sizes_that_no_state_can_express_are_named() {
         type Change = fn(&mut ParallelLayout);
         let refused: [(&str, Change); 10] = [
-            ("product", |p| p.tensor = 0),
-            ("product", |p| p.context = 0),
-            ("product", |p| p.tensor = 4097),
-            ("product", |p| (p.tensor, p.context) = (2048, 3)),
-            ("product", |p| (p.tensor, p.context) = (1 << 16, 1 << 16)),
+            ("parallel", |p| p.tensor = 0),
+            ("parallel", |p| p.context = 0),
+            ("parallel", |p| p.tensor = 4097),
+            ("parallel", |p| (p.tensor, p.context) = (2048, 3)),
+            ("parallel", |p| (p.tensor, p.context) = (1 << 16, 1 << 16)),
             ("attention", |p| p.attention_data = 0),
             ("attention", |p| p.attention_data = 3),
             ("attention", |p| p.attention_data = u32::MAX),
