@@ -3,8 +3,9 @@
  *
  * Rules that hold for every call:
  * - Objects are opaque. Each has a destroy or release function; NULL is fine there.
- * - Functions return kvh_status_t: 0 ok, > 0 an answer that is no error, < 0 an error. On an error
- *   outputs are not written, except lengths and counts where the call says so.
+ * - Functions return kvh_status_t: 0 ok, > 0 an answer that is no error, < 0 an error. Outputs are
+ *   written only on KVH_OK, except lengths and counts where the call says so: set handles to NULL
+ *   before.
  * - A parameter of type pointer-to-const object may be used by several threads at once; one without
  *   const belongs to the call.
  * - (data, len) arguments may be (NULL, 0). Buffers to fill are (buffer, capacity, length out):
@@ -1213,7 +1214,7 @@ KVH_MUST_USE kvh_status_t kvh_binding_table_create(kvh_binding_table_t **table_o
 //                  "actions": [{"type": "kv.fetch", "version": "1.0"}],
 //                  "namespaces": ["text"], "namespaces_hex": ["00ff"],
 //                  "one_action_envelope": false}],
-//    "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]}
+//    "endpoints": [{"endpoint": "http://10.0.0.7:8000", "bindings": ["pool-a"]}]}
 //
 // hash_dialect (or decimal_string, hex_digits), namespaces, namespaces_hex and one_action_envelope
 // may be left out; addressing may be request_paired; unknown members are errors. A file has at most

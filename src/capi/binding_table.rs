@@ -111,7 +111,7 @@ pub unsafe extern "C" fn kvh_binding_table_create(
 ///                  "actions": [{"type": "kv.fetch", "version": "1.0"}],
 ///                  "namespaces": ["text"], "namespaces_hex": ["00ff"],
 ///                  "one_action_envelope": false}],
-///    "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]}
+///    "endpoints": [{"endpoint": "http://10.0.0.7:8000", "bindings": ["pool-a"]}]}
 ///
 /// hash_dialect (or decimal_string, hex_digits), namespaces, namespaces_hex and one_action_envelope
 /// may be left out; addressing may be request_paired; unknown members are errors. A file has at most

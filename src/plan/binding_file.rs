@@ -13,7 +13,7 @@
 //!       "one_action_envelope": false
 //!     }
 //!   ],
-//!   "endpoints": [{"endpoint": "tcp://10.0.0.7:23280", "bindings": ["pool-a"]}]
+//!   "endpoints": [{"endpoint": "http://10.0.0.7:8000", "bindings": ["pool-a"]}]
 //! }
 //! ```
 //! `hash_dialect` is `unsigned_number` (when left out), `decimal_string` or `hex_digits`;
