@@ -2,6 +2,8 @@
 //!
 //! Counts each verdict once, here, at the edge that discards.
 
+use std::collections::TryReserveError;
+
 use super::args;
 use super::buffer::kvh_buffer_t;
 use super::context::{kvh_context_t, Context};
@@ -11,7 +13,8 @@ use super::snapshot::kvh_snapshot_t;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
 use crate::hint::{
-    admit, admit_body, admit_body_msgpack, admit_msgpack, BodyError, Ingress, Verdict, Verifier,
+    admit, admit_body, admit_body_msgpack, admit_msgpack, BodyError, Ingress, Scratch, SplitBody,
+    Verdict, Verifier,
 };
 
 /// verdict: a hint; there is a snapshot.
@@ -80,6 +83,73 @@ fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
     (code, snapshot)
 }
 
+/// What kvh_admit and its MessagePack twin have in common: all but how a hint is read.
+///
+/// # Safety
+/// As for [`kvh_admit`].
+unsafe fn judge_hint(
+    context: *const kvh_context_t,
+    ingress: i32,
+    raw: *const u8,
+    raw_len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+    judge: impl FnOnce(&[u8], Ingress<'_>, &mut Scratch) -> Result<Verdict, TryReserveError>,
+) -> kvh_status_t {
+    let call = |context: &Context| {
+        // SAFETY: the caller's promise.
+        let (raw, verdict_out, snapshot_out) = unsafe {
+            (args::slice(raw, raw_len)?, args::out(verdict_out)?, args::out(snapshot_out)?)
+        };
+        let ingress = ingress_from(context, ingress)?;
+        let verdict = context.scratch.with(|scratch| judge(raw, ingress, scratch))?;
+        let (code, snapshot) = report(context, verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
+}
+
+/// What kvh_admit_body and its MessagePack twin have in common: all but how a body is read.
+///
+/// # Safety
+/// As for [`kvh_admit_body`].
+#[allow(clippy::too_many_arguments)] // those of the C call, and one
+unsafe fn judge_body(
+    context: *const kvh_context_t,
+    ingress: i32,
+    body: *const u8,
+    body_len: usize,
+    verdict_out: *mut i32,
+    snapshot_out: *mut *mut kvh_snapshot_t,
+    body_out: *mut *mut kvh_buffer_t,
+    judge: impl FnOnce(&[u8], usize, Ingress<'_>, &mut Scratch) -> Result<SplitBody, BodyError>,
+) -> kvh_status_t {
+    let call = |context: &Context| {
+        // SAFETY: the caller's promise.
+        let (body, verdict_out, snapshot_out, body_out) = unsafe {
+            (
+                args::slice(body, body_len)?,
+                args::out(verdict_out)?,
+                args::out(snapshot_out)?,
+                args::out(body_out)?,
+            )
+        };
+        let ingress = ingress_from(context, ingress)?;
+        let max_bytes = context.body_max_bytes;
+        let split = context.scratch.with(|scratch| judge(body, max_bytes, ingress, scratch))?;
+        let (code, snapshot) = report(context, split.verdict);
+        verdict_out.write(code);
+        snapshot_out.write(snapshot);
+        body_out.write(handle::give(split.body));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard::on_context(context, call) }
+}
+
 /// Judges the raw JSON bytes of one hint that came in through ingress (KVH_INGRESS_*).
 /// *verdict_out gets a KVH_VERDICT_*; *snapshot_out a snapshot to release if that is
 /// KVH_VERDICT_ADMITTED, else NULL. A bad hint is a verdict, not an error. (NULL, 0) is an absent
@@ -99,20 +169,8 @@ pub unsafe extern "C" fn kvh_admit(
     verdict_out: *mut i32,
     snapshot_out: *mut *mut kvh_snapshot_t,
 ) -> kvh_status_t {
-    let call = |context: &Context| {
-        // SAFETY: the caller's promise.
-        let (json, verdict_out, snapshot_out) = unsafe {
-            (args::slice(json, json_len)?, args::out(verdict_out)?, args::out(snapshot_out)?)
-        };
-        let ingress = ingress_from(context, ingress)?;
-        let verdict = context.scratch.with(|scratch| admit(json, ingress, scratch))?;
-        let (code, snapshot) = report(context, verdict);
-        verdict_out.write(code);
-        snapshot_out.write(snapshot);
-        Ok(())
-    };
     // SAFETY: the caller's promise.
-    unsafe { guard::on_context(context, call) }
+    unsafe { judge_hint(context, ingress, json, json_len, verdict_out, snapshot_out, admit) }
 }
 
 /// Judges one MessagePack value as kvh_admit judges JSON. Maps need string keys; binary and
@@ -132,19 +190,8 @@ pub unsafe extern "C" fn kvh_admit_msgpack(
     verdict_out: *mut i32,
     snapshot_out: *mut *mut kvh_snapshot_t,
 ) -> kvh_status_t {
-    let call = |context: &Context| {
-        // SAFETY: the caller's promise.
-        let (data, verdict_out, snapshot_out) =
-            unsafe { (args::slice(data, len)?, args::out(verdict_out)?, args::out(snapshot_out)?) };
-        let ingress = ingress_from(context, ingress)?;
-        let verdict = context.scratch.with(|scratch| admit_msgpack(data, ingress, scratch))?;
-        let (code, snapshot) = report(context, verdict);
-        verdict_out.write(code);
-        snapshot_out.write(snapshot);
-        Ok(())
-    };
     // SAFETY: the caller's promise.
-    unsafe { guard::on_context(context, call) }
+    unsafe { judge_hint(context, ingress, data, len, verdict_out, snapshot_out, admit_msgpack) }
 }
 
 /// Takes the member "kv_hints" out of an HTTP request body and judges its value as kvh_admit does.
@@ -168,28 +215,19 @@ pub unsafe extern "C" fn kvh_admit_body(
     snapshot_out: *mut *mut kvh_snapshot_t,
     body_out: *mut *mut kvh_buffer_t,
 ) -> kvh_status_t {
-    let call = |context: &Context| {
-        // SAFETY: the caller's promise.
-        let (body, verdict_out, snapshot_out, body_out) = unsafe {
-            (
-                args::slice(body, body_len)?,
-                args::out(verdict_out)?,
-                args::out(snapshot_out)?,
-                args::out(body_out)?,
-            )
-        };
-        let ingress = ingress_from(context, ingress)?;
-        let split = context
-            .scratch
-            .with(|scratch| admit_body(body, context.body_max_bytes, ingress, scratch))?;
-        let (code, snapshot) = report(context, split.verdict);
-        verdict_out.write(code);
-        snapshot_out.write(snapshot);
-        body_out.write(handle::give(split.body));
-        Ok(())
-    };
     // SAFETY: the caller's promise.
-    unsafe { guard::on_context(context, call) }
+    unsafe {
+        judge_body(
+            context,
+            ingress,
+            body,
+            body_len,
+            verdict_out,
+            snapshot_out,
+            body_out,
+            admit_body,
+        )
+    }
 }
 
 /// The twin of kvh_admit_body for a MessagePack body: takes the member "kv_hints" out of the
@@ -211,26 +249,17 @@ pub unsafe extern "C" fn kvh_admit_body_msgpack(
     snapshot_out: *mut *mut kvh_snapshot_t,
     body_out: *mut *mut kvh_buffer_t,
 ) -> kvh_status_t {
-    let call = |context: &Context| {
-        // SAFETY: the caller's promise.
-        let (body, verdict_out, snapshot_out, body_out) = unsafe {
-            (
-                args::slice(body, body_len)?,
-                args::out(verdict_out)?,
-                args::out(snapshot_out)?,
-                args::out(body_out)?,
-            )
-        };
-        let ingress = ingress_from(context, ingress)?;
-        let split = context
-            .scratch
-            .with(|scratch| admit_body_msgpack(body, context.body_max_bytes, ingress, scratch))?;
-        let (code, snapshot) = report(context, split.verdict);
-        verdict_out.write(code);
-        snapshot_out.write(snapshot);
-        body_out.write(handle::give(split.body));
-        Ok(())
-    };
     // SAFETY: the caller's promise.
-    unsafe { guard::on_context(context, call) }
+    unsafe {
+        judge_body(
+            context,
+            ingress,
+            body,
+            body_len,
+            verdict_out,
+            snapshot_out,
+            body_out,
+            admit_body_msgpack,
+        )
+    }
 }
