@@ -22,5 +22,6 @@ pub mod hint;
 pub mod plan;
 pub mod poison;
 pub mod reuse;
+mod sync;
 pub mod telemetry;
 pub mod transfer;

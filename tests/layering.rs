@@ -10,9 +10,11 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("poison", &[]),
     ("clock", &[]),
     ("telemetry", &[]),
+    // Stands in for the standard library while a model checker runs.
+    ("sync", &[]),
     ("hint", &["poison"]),
     ("plan", &["hint", "poison"]),
-    ("reuse", &["poison"]),
+    ("reuse", &["poison", "sync"]),
     ("broadcast", &["plan", "hint", "poison", "telemetry", "clock"]),
     ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock"]),
     ("capi", &["transfer", "broadcast", "plan", "reuse", "hint", "poison", "telemetry", "clock"]),

@@ -69,7 +69,7 @@ fn a_sequence_and_a_tree_that_go_while_a_send_reads_leave_the_range_whole() {
         pin(&tree, WINDOW_FULL, &prompt, 2)
     };
     drop(tree);
-    assert_eq!(range.ids().collect::<Vec<_>>(), [10, 11]);
+    assert_eq!(range.ids().expect("live").collect::<Vec<_>>(), [10, 11]);
     assert_eq!(range.unpin(), Ok(()));
     assert_eq!(range.unpin(), Err(ReuseError::NotLive));
 }
@@ -103,7 +103,7 @@ fn an_offloaded_block_is_not_sent() {
     tree.set_tier(WINDOW_FULL, 11, Tier::Primary).expect("a known window");
     let range = pin(&tree, WINDOW_FULL, &prompt, 2);
     assert_eq!(tree.set_tier(WINDOW_FULL, 10, Tier::Secondary), Ok(Some(false)), "protected");
-    assert!(range.tiers().all(|tier| tier == Tier::Primary));
+    assert!(range.tiers().expect("live").all(|tier| tier == Tier::Primary));
 }
 
 #[test]
@@ -259,12 +259,15 @@ fn tail_tokens_are_found_in_any_block_that_starts_with_them() {
     store(&tree, &sequence(0..8), &[1, 2]);
     let short = sequence(0..6);
     let range = pin(&tree, WINDOW_FULL, &short, 2);
-    assert_eq!((range.ids().collect::<Vec<_>>(), range.tail_tokens()), (vec![1, 2], 2));
+    assert_eq!(
+        (range.ids().expect("live").collect::<Vec<_>>(), range.tail_tokens()),
+        (vec![1, 2], 2)
+    );
     // A short prompt lives in one partial block.
     let prompt = sequence(70..73);
     store(&tree, &prompt, &[7]);
     let range = pin(&tree, WINDOW_FULL, &sequence(70..72), 1);
-    assert_eq!((range.ids().collect::<Vec<_>>(), range.tail_tokens()), (vec![7], 2));
+    assert_eq!((range.ids().expect("live").collect::<Vec<_>>(), range.tail_tokens()), (vec![7], 2));
     let longer = tree.pin_range(WINDOW_FULL, &sequence(70..74), &strict(0, 1)).expect("good");
     assert_eq!((longer.present, longer.range.is_none()), (0, true), "a full block is wanted");
 }
@@ -273,8 +276,8 @@ fn tail_tokens_are_found_in_any_block_that_starts_with_them() {
 fn of_equally_long_heads_the_one_stored_first_counts() {
     let tree = tree();
     let ids = |prompt: &Sequence| {
-        let found = tree.match_prefix(WINDOW_FULL, prompt, usize::MAX).expect("a good match");
-        found.blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>()
+        let (_, blocks) = tree.match_prefix(WINDOW_FULL, prompt, usize::MAX).expect("a good match");
+        blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>()
     };
     store(&tree, &sequence([1, 2, 9, 9]), &[1]);
     store(&tree, &sequence([1, 2]), &[2]);
@@ -357,9 +360,9 @@ fn a_sliding_window_matches_across_a_hole_that_attention_no_longer_sees() {
     let tree = tree_with(&[4], 1, Arc::new(NoObserver));
     let prompt = sequence(0..12);
     assert_eq!(tree.store(4, &prompt, 0, &[1, -1, 3]), Ok(vec![Some(1), None, Some(3)]));
-    let found = tree.match_prefix(4, &prompt, usize::MAX).expect("a good match");
+    let (found, blocks) = tree.match_prefix(4, &prompt, usize::MAX).expect("a good match");
     assert_eq!((found.matched_tokens, found.first_block), (12, 2));
-    assert_eq!(found.blocks, [(3, Tier::Primary)]);
+    assert_eq!(blocks, [(3, Tier::Primary)]);
     assert_eq!(tree.matched_tokens(4, &prompt, 11), Ok(4), "token 7 of the hole would be needed");
 }
 
@@ -434,7 +437,10 @@ fn nothing_is_left_and_all_counts_are_back_when_tree_and_ranges_are_gone() {
     let range = pin(&tree, WINDOW_FULL, &prompt, 2);
     let read =
         || [&sums.stored, &sums.protected, &sums.pins].map(|sum| sum.load(Ordering::Relaxed));
+    tree.report();
     assert_eq!(read(), [2, 2, 1]);
+    tree.report();
+    assert_eq!(read(), [2, 2, 1], "told once");
     drop(tree);
     assert_eq!(Arc::strong_count(&sums), 2, "the range keeps what it needs");
     drop(range);

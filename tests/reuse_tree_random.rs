@@ -177,7 +177,7 @@ impl Pair {
             return;
         }
         let range = range.expect("a hit was not pinned");
-        assert_eq!(range.ids().collect::<Vec<_>>(), ids);
+        assert_eq!(range.ids().expect("live").collect::<Vec<_>>(), ids);
         let protected = self.model[window].pin(ids);
         self.pins.push((range, window, protected));
     }
@@ -215,14 +215,18 @@ impl Pair {
                 let window_tokens = WINDOWS[window];
                 let matched = self.tree.matched_tokens(window_tokens, &sequence, max_tokens);
                 assert_eq!(matched, Ok(tokens));
-                let (found, range) = if pin {
-                    self.tree.match_and_pin(window_tokens, &sequence, max_tokens, None)
+                let (found, found_ids, range) = if pin {
+                    let (found, range) = self
+                        .tree
+                        .match_and_pin(window_tokens, &sequence, max_tokens, None)
+                        .expect("a good match");
+                    let ids = range.as_ref().map(|range| range.ids().expect("live").collect());
+                    (found, ids.unwrap_or_default(), range)
                 } else {
                     let found = self.tree.match_prefix(window_tokens, &sequence, max_tokens);
-                    found.map(|found| (found, None))
-                }
-                .expect("a good match");
-                let found_ids: Vec<i32> = found.blocks.iter().map(|(id, _)| *id).collect();
+                    let (found, blocks) = found.expect("a good match");
+                    (found, blocks.iter().map(|(id, _)| *id).collect::<Vec<i32>>(), None)
+                };
                 assert_eq!(
                     (found.matched_tokens, found.first_block, found_ids, found.partial_tokens),
                     (tokens, first_block, ids.clone(), partial_tokens)

@@ -159,7 +159,8 @@ pub unsafe extern "C" fn kvh_block_range_pin_id(range: *const kvh_block_range_t)
 }
 
 /// The block ids, oldest first. The count is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks for
-/// it.
+/// it. Ids, hashes and tiers are found out the first time one of them is asked for: KVH_ERR_STATE
+/// when the pin was released before that.
 ///
 /// # Safety
 /// `range` is a live range; `ids` has room for `capacity` values; `count_out` is writable.
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn kvh_block_range_ids(
     count_out: *mut usize,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
-    unsafe { on_range(range, |range| copy_each(range.ids(), ids, capacity, count_out)) }
+    unsafe { on_range(range, |range| copy_each(range.ids()?, ids, capacity, count_out)) }
 }
 
 /// The block hashes, in the same order and by the same rules as kvh_block_range_ids.
@@ -188,11 +189,13 @@ pub unsafe extern "C" fn kvh_block_range_block_hashes(
     count_out: *mut usize,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
-    unsafe { on_range(range, |range| copy_each(range.block_hashes(), hashes, capacity, count_out)) }
+    unsafe {
+        on_range(range, |range| copy_each(range.block_hashes()?, hashes, capacity, count_out))
+    }
 }
 
-/// The blocks' tiers (KVH_TIER_*) when they were pinned, in the same order and by the same rules as
-/// kvh_block_range_ids. A pinned block does not go to secondary memory.
+/// The blocks' tiers (KVH_TIER_*), in the same order and by the same rules as kvh_block_range_ids.
+/// A pinned block does not go to secondary memory.
 ///
 /// # Safety
 /// `range` is a live range; `tiers` has room for `capacity` values; `count_out` is writable.
@@ -207,7 +210,7 @@ pub unsafe extern "C" fn kvh_block_range_tiers(
     // SAFETY: the caller's promise.
     unsafe {
         on_range(range, |range| {
-            copy_each(range.tiers().map(tier_number), tiers, capacity, count_out)
+            copy_each(range.tiers()?.map(tier_number), tiers, capacity, count_out)
         })
     }
 }
@@ -242,7 +245,7 @@ unsafe fn copy_each<T: Copy>(
     unsafe { args::copy_out(&copies, buffer, capacity, count_out) }
 }
 
-/// Releases the range's pin; the range itself stays readable. KVH_ERR_STATE, and nothing changed,
+/// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE, and nothing changed,
 /// when it was released before, here or by kvh_reuse_tree_unpin.
 ///
 /// # Safety

@@ -4,6 +4,8 @@ use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::args::{self, Params};
 use super::fork::ForkMark;
 use super::guard;
@@ -15,6 +17,7 @@ use super::status::kvh_status_t;
 use crate::clock::{Clock, SystemClock};
 use crate::hint::limits::BODY_MAX_BYTES;
 use crate::poison::{Poison, Poisonable};
+use crate::reuse::{ReuseTree, WeakReuseTree};
 use crate::telemetry::Metrics;
 
 /// The environment variable that trusts hints over HTTP when it is exactly `1`.
@@ -30,6 +33,8 @@ pub struct Context {
     pub(crate) body_max_bytes: usize,
     pub(crate) scratch: ScratchPool,
     pub(crate) metrics: Arc<Metrics>,
+    /// The context's reuse trees, which are asked for their numbers when metrics are.
+    pub(crate) trees: Mutex<Vec<WeakReuseTree>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) poison: Arc<Poison>,
     fork_mark: ForkMark,
@@ -38,6 +43,11 @@ pub struct Context {
 impl Context {
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_mark.is_forked()
+    }
+
+    /// Brings what the metrics say of reuse trees up to date.
+    fn hear_trees(&self) {
+        self.trees.lock().retain(|tree| tree.upgrade().inspect(ReuseTree::report).is_some());
     }
 }
 
@@ -226,6 +236,7 @@ pub unsafe extern "C" fn kvh_context_create(
             // Keys the tables that find repeated member names.
             scratch: ScratchPool::new(getrandom::u64().map_err(|_| KVH_ERR_UNSUPPORTED)?),
             metrics: Arc::new(Metrics::new()),
+            trees: Mutex::default(),
             clock: clock?,
             poison: Arc::new(Poison::default()),
             fork_mark: ForkMark::new(),
@@ -262,6 +273,7 @@ pub unsafe extern "C" fn kvh_context_metrics(
     // SAFETY: the caller's promise.
     unsafe {
         guard::on_context(context, |context| {
+            context.hear_trees();
             let text = context.metrics.render()?;
             args::copy_out(text.as_bytes(), buf.cast(), buf_len, len_out)
         })

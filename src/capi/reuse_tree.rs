@@ -214,6 +214,12 @@ pub unsafe extern "C" fn kvh_reuse_tree_create(
                 seed: getrandom::u64().map_err(|_| KVH_ERR_UNSUPPORTED)?,
                 observer: Arc::new(MetricsObserver(Arc::clone(&context.metrics))),
             })?;
+            {
+                let mut trees = context.trees.lock();
+                trees.retain(|tree| tree.upgrade().is_some());
+                trees.try_reserve(1)?;
+                trees.push(tree.downgrade());
+            }
             tree_out.write(handle::give(TreeObject { tree, context }));
             Ok(())
         })

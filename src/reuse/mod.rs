@@ -6,27 +6,78 @@
 //! and can be made to. A [`ReuseTree`] knows which block ids hold which names, window by window,
 //! and protects blocks with pins; a [`BlockRange`] is a pin together with the blocks it protects.
 //!
+//! **Identities.** A *name* stands for a block and everything before it. An *id* is the host's word
+//! for the memory of a block; it stays when the block is offloaded. A *slot* is a node's place, used
+//! again under another *generation*; a pin's id is an entry's place and generation in the same way. A
+//! block hash identifies nothing.
+//!
+//! **Who waits for whom.** Operations that match, pin and unpin take no lock. They read nodes that
+//! are never moved or freed while the tree lives, and check by the generation that what they read
+//! belongs together. Operations that change what the tree holds take one lock, the writer's, which no
+//! reader knows: neither side ever waits for the other.
+//!
+//! **Why an inner block may be evicted.** A pin in the full window is a change of one word, the last
+//! node's; what is before it carries no mark. An eviction closes all nodes it would take, each by a
+//! change of its word, and takes none unless all were closed. A pin and a closing of one node are
+//! ordered, so one of them is refused: no pinned node loses a node above it. How many blocks are
+//! protected is counted later, when somebody asks.
+//!
+//! **Cost** for a prefix of n blocks in a tree of N, names known; a *probe* is two cache misses, the
+//! table's bucket and the node.
+//!
+//! | operation | steps | cache misses where nothing is cached |
+//! |---|---|---|
+//! | match, all n stored | 1 probe | 2 |
+//! | match otherwise, full window | log2 n probes | 2 log2 n |
+//! | head of one more block, s siblings | 2 log2 s comparisons | 3 for each (node, links, tokens) |
+//! | match, sliding window of w blocks | log2 n + w probes, and holes passed | 2 for each |
+//! | pin, unpin, full window | a change of the last node and of a pin's entry | 1 (the entry) |
+//! | pin, unpin, sliding window | the same for each block | 1 for each |
+//! | pin for sending | as pin; a walk over the range if anything at all is offloaded or fenced | 1 for each |
+//! | ids of a range, once | n, looked up 16 at a time | 2 n, overlapping |
+//! | pin by names | n probes, 16 at a time, and n nodes again | 2 n, overlapping |
+//! | store of a block | parent, id and hash looked up, three entries, one child | about 10 |
+//! | evict of a leaf | id looked up, three entries, one child | about 10 |
+//! | evict that is busy | O(1) once the pin is accounted for | 3 |
+//! | protected blocks | the pins that changed, each over blocks whose protection changes | 2 for each |
+//!
+//! A table's segment that is full splits: one store then pays for some 700 entries, never for all.
+//!
 //! | file | subject |
 //! |---|---|
 //! | `block_hash`, `key`, `content_name` | what a block is |
 //! | `multimodal`, `sequence` | from tokens and images to blocks |
-//! | `node`, `lookup`, `window` | the blocks of one attention window |
-//! | `pin`, `range`, `tree` | protection, and the thread-safe whole |
+//! | `chunks`, `node`, `arena`, `stored_key` | memory that readers may look at at any time |
+//! | `lookup`, `children` | tables by name, id and hash; siblings by key |
+//! | `window`, `store`, `leave` | the blocks of one attention window, how they come and go |
+//! | `matching`, `sendable` | what readers ask |
+//! | `pin`, `protection`, `range` | who holds what, and what is protected by that |
+//! | `core`, `tree` | the whole, and its face |
 //! | `verify` | that the parts agree, for tests |
 //!
 //! Pure: time, seeds and block ids come in as values. In this version the host owns eviction
 //! (*arbiter* mode): it picks victims and asks [`ReuseTree::evict`].
 
+mod arena;
 mod block_hash;
+mod children;
+mod chunks;
 mod content_name;
+mod core;
 mod error;
 mod key;
+mod leave;
 mod lookup;
+mod matching;
 mod multimodal;
 mod node;
 mod pin;
+mod protection;
 mod range;
+mod sendable;
 mod sequence;
+mod store;
+mod stored_key;
 mod tree;
 mod verify;
 mod window;
@@ -42,5 +93,5 @@ pub use sequence::{
 };
 pub use tree::{
     BlockState, Evicted, NoObserver, PinOutcome, Policy, PrefixMatch, RangeRequest, ReuseTree,
-    ReuseTreeConfig, TreeObserver, TreeStatistics, MAX_WINDOWS, WINDOW_FULL,
+    ReuseTreeConfig, TreeObserver, TreeStatistics, WeakReuseTree, MAX_WINDOWS, WINDOW_FULL,
 };

@@ -1,21 +1,38 @@
 //! A pin and the blocks it was made for.
 //!
+//! Making one costs nothing per block in the full window: which blocks they are is found out when
+//! somebody asks, from the pinned one upwards, and kept. Names of the sequence, where there are any,
+//! say where to look ahead.
+//!
 //! Guards: released exactly once, by `unpin` or by dropping, whichever comes first; keeps what it
-//! needs of the tree alive, so it may outlive the tree.
+//! needs of the tree alive, so it may outlive the tree; what it says of its blocks was so under the
+//! pin.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use super::content_name::Name;
+use super::core::Core;
 use super::error::ReuseError;
-use super::node::{BlockId, Tier};
+use super::node::{BlockId, Slot, Tier};
 use super::pin::PinId;
+use super::sendable::WARMED;
 use super::tree::Shared;
+use super::window::Window;
 
-/// What of a block a range remembers, from the moment it was pinned.
+/// What of a block a range knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RangeBlock {
     pub(super) id: BlockId,
     pub(super) hash: u64,
     pub(super) tier: Tier,
+}
+
+/// Where a range's blocks are found.
+pub(super) enum Source {
+    /// They are known.
+    Known,
+    /// In the full window: the last one; the names of the sequence's full blocks.
+    UpFrom(Slot, Arc<Vec<Name>>),
 }
 
 /// Pinned blocks of one window, oldest first. While the pin lives none of them is evicted,
@@ -24,10 +41,49 @@ pub struct BlockRange {
     pub(super) tree: Arc<Shared>,
     pub(super) pin: PinId,
     pub(super) window: i32,
+    pub(super) window_index: usize,
     pub(super) first_block: usize,
-    pub(super) blocks: Vec<RangeBlock>,
+    pub(super) block_count: usize,
     pub(super) tail_tokens: usize,
+    pub(super) source: Source,
+    pub(super) blocks: OnceLock<Vec<RangeBlock>>,
     pub(super) is_abandoned: bool,
+}
+
+impl Window {
+    pub(super) fn range_block(&self, slot: Slot) -> RangeBlock {
+        let node = self.node(slot);
+        RangeBlock { id: node.id(), hash: node.hash(), tier: node.info().tier() }
+    }
+}
+
+impl Core {
+    /// The `count` blocks that end with `last`, oldest first; all protected.
+    pub(super) fn blocks_up_from(
+        &self,
+        window: usize,
+        last: Slot,
+        first_block: usize,
+        count: usize,
+        names: &[Name],
+    ) -> Result<Vec<RangeBlock>, ReuseError> {
+        let window = &self.windows[window];
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(count)?;
+        let mut at = last;
+        for left in (0..count).rev() {
+            if left % WARMED == WARMED - 1 || left + 1 == count {
+                // Those further up, all at once: by their links they would come one by one.
+                let end = (first_block + left + 1).min(names.len());
+                let ahead = names[..end].iter().rev().take(WARMED.min(left + 1));
+                std::hint::black_box(ahead.fold(0, |sum, name| sum ^ window.warm(name)));
+            }
+            blocks.push(window.range_block(at));
+            at = window.node(at).parent();
+        }
+        blocks.reverse();
+        Ok(blocks)
+    }
 }
 
 impl BlockRange {
@@ -43,22 +99,46 @@ impl BlockRange {
 
     /// How many blocks.
     pub fn block_count(&self) -> usize {
-        self.blocks.len()
+        self.block_count
     }
 
-    /// Block ids, oldest first.
-    pub fn ids(&self) -> impl ExactSizeIterator<Item = BlockId> + '_ {
-        self.blocks.iter().map(|block| block.id)
+    /// The blocks; once asked for they stay known. [`ReuseError::NotLive`] if the pin was released
+    /// before: nothing is known of them any more.
+    fn blocks(&self) -> Result<&[RangeBlock], ReuseError> {
+        if let Some(blocks) = self.blocks.get() {
+            return Ok(blocks);
+        }
+        let Source::UpFrom(last, names) = &self.source else {
+            return Err(ReuseError::NotLive);
+        };
+        let core = &self.tree.core;
+        if !core.pins.is_live(self.pin) {
+            return Err(ReuseError::NotLive);
+        }
+        let (first, count) = (self.first_block, self.block_count);
+        let blocks = core.blocks_up_from(self.window_index, *last, first, count, names)?;
+        // Only what was read while the pin lived is true.
+        if !core.pins.is_live(self.pin) {
+            return Err(ReuseError::NotLive);
+        }
+        Ok(self.blocks.get_or_init(|| blocks))
+    }
+
+    /// Block ids, oldest first. This and the next two take time for each block the first time one
+    /// of them is asked for; [`ReuseError::NotLive`] if the pin was released before that.
+    pub fn ids(&self) -> Result<impl ExactSizeIterator<Item = BlockId> + '_, ReuseError> {
+        Ok(self.blocks()?.iter().map(|block| block.id))
     }
 
     /// Block hashes, oldest first.
-    pub fn block_hashes(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
-        self.blocks.iter().map(|block| block.hash)
+    pub fn block_hashes(&self) -> Result<impl ExactSizeIterator<Item = u64> + '_, ReuseError> {
+        Ok(self.blocks()?.iter().map(|block| block.hash))
     }
 
-    /// The memory each block lies in, oldest first; no block leaves it while the pin lives.
-    pub fn tiers(&self) -> impl ExactSizeIterator<Item = Tier> + '_ {
-        self.blocks.iter().map(|block| block.tier)
+    /// The memory each block lies in, oldest first. No block goes to secondary memory while the pin
+    /// lives.
+    pub fn tiers(&self) -> Result<impl ExactSizeIterator<Item = Tier> + '_, ReuseError> {
+        Ok(self.blocks()?.iter().map(|block| block.tier))
     }
 
     /// How many leading tokens of the last block count; 0 if all of it does.
@@ -73,7 +153,7 @@ impl BlockRange {
 
     /// Releases the pin. An error that changes nothing if it was released before.
     pub fn unpin(&self) -> Result<(), ReuseError> {
-        self.tree.unpin(self.pin)
+        self.tree.core.unpin(self.pin)
     }
 
     /// Gives the memory back but leaves the pin, for where the tree must not be touched: it is
@@ -87,7 +167,7 @@ impl Drop for BlockRange {
     fn drop(&mut self) {
         if !self.is_abandoned {
             // Fails only where it was unpinned before, which is what is wanted.
-            let _ = self.tree.unpin(self.pin);
+            let _ = self.tree.core.unpin(self.pin);
         }
     }
 }
@@ -98,7 +178,7 @@ impl std::fmt::Debug for BlockRange {
             .debug_struct("BlockRange")
             .field("window", &self.window)
             .field("first_block", &self.first_block)
-            .field("block_count", &self.blocks.len())
+            .field("block_count", &self.block_count)
             .field("pin", &self.pin)
             .finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use super::block_hash::{self, HashInput};
 use super::content_name::{self, Name, Namer};
 use super::error::ReuseError;
-use super::key::{self, Adapter, BlockKey, KeyTraits, KeyView, Salt};
+use super::key::{self, Adapter, KeyTraits, KeyView, Salt};
 use super::multimodal::{MmItem, MmRuns};
 
 /// Most tokens in one block.
@@ -58,7 +58,7 @@ pub struct Sequence {
     namespace: Box<[u8]>,
     root: Name,
     namer: Namer,
-    traits: Arc<KeyTraits>,
+    traits: KeyTraits,
     lora_id: Option<u64>,
     salt: Option<u64>,
     tokens: Vec<i32>,
@@ -66,7 +66,8 @@ pub struct Sequence {
     mm_runs: MmRuns,
     /// Of full blocks.
     hashes: Vec<u64>,
-    names: Vec<Name>,
+    /// Shared with the ranges that were pinned for this sequence; copied when it grows meanwhile.
+    names: Arc<Vec<Name>>,
     /// Of the partial tail, once asked for.
     tail: OnceLock<Identity>,
 }
@@ -116,14 +117,14 @@ impl Sequence {
             namespace: key::boxed(params.namespace)?,
             root: content_name::root(params.namespace, tokens_per_block as u32),
             namer: Namer::new(&traits),
-            traits: Arc::new(traits),
+            traits,
             lora_id: params.lora_id,
             salt: params.salt,
             tokens: Vec::new(),
             extra_ids: params.extra_ids.map(|_| Vec::new()),
             mm_runs: MmRuns::new(tokens_per_block),
             hashes: Vec::new(),
-            names: Vec::new(),
+            names: Arc::default(),
             tail: OnceLock::new(),
         };
         sequence.append(params.tokens, params.extra_ids.unwrap_or(&[]), params.mm_items)?;
@@ -157,7 +158,7 @@ impl Sequence {
         }
         self.mm_runs.try_reserve(mm_items.len())?;
         self.hashes.try_reserve(new_blocks)?;
-        self.names.try_reserve(new_blocks)?;
+        self.own_names(new_blocks)?;
 
         self.tokens.extend_from_slice(tokens);
         if let Some(all) = &mut self.extra_ids {
@@ -168,8 +169,24 @@ impl Sequence {
         for block in self.names.len()..self.names.len() + new_blocks {
             let Identity { hash, name } = self.identify(block);
             self.hashes.push(hash);
-            self.names.push(name);
+            // `own_names` saw to it that nobody shares them.
+            Arc::make_mut(&mut self.names).push(name);
         }
+        Ok(())
+    }
+
+    /// Makes the names this sequence's alone, with room for more.
+    fn own_names(&mut self, additional: usize) -> Result<(), ReuseError> {
+        if additional == 0 {
+            return Ok(());
+        }
+        if let Some(names) = Arc::get_mut(&mut self.names) {
+            return Ok(names.try_reserve(additional)?);
+        }
+        let mut names = Vec::new();
+        names.try_reserve(self.names.len() + additional)?;
+        names.extend_from_slice(&self.names);
+        self.names = Arc::new(names);
         Ok(())
     }
 
@@ -229,6 +246,16 @@ impl Sequence {
         !matches!(self.traits.adapter, Adapter::Local(_))
     }
 
+    /// The names of the full blocks, to keep while the sequence grows or goes.
+    pub(super) fn shared_names(&self) -> Arc<Vec<Name>> {
+        Arc::clone(&self.names)
+    }
+
+    /// What all keys of the sequence have in common.
+    pub(super) fn traits(&self) -> &KeyTraits {
+        &self.traits
+    }
+
     /// The name that the first block has as its parent's.
     pub(super) fn root(&self) -> Name {
         self.root
@@ -238,12 +265,6 @@ impl Sequence {
     pub(super) fn key(&self, block: usize, max_tokens: usize) -> KeyView<'_> {
         let range = self.token_range(block);
         self.key_of(range.start..range.end.min(range.start.saturating_add(max_tokens)))
-    }
-
-    /// A copy of the key of a block, for the tree.
-    pub(super) fn copied_key(&self, block: usize) -> Result<BlockKey, ReuseError> {
-        let key = self.key(block, self.tokens_per_block);
-        Ok(BlockKey::copy(&key, Arc::clone(&self.traits))?)
     }
 
     fn token_range(&self, block: usize) -> Range<usize> {

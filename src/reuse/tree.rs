@@ -1,22 +1,30 @@
 //! The reuse tree: one per cache, shared by the host's scheduler and by transfer threads.
 //!
-//! Guards, with one lock: all windows and the pin table. Each operation takes it once, for as long
-//! as it changes nodes; it is never held while keys are copied, across a copy of block memory, or a
-//! call of the host's code. No operation fails half-way: it asks for its memory first.
+//! Guards: what comes from outside is checked here; below are the parts. Those that match, pin and
+//! unpin take no lock; those that change what the tree holds take the writer's, one at a time. It is
+//! never held across a copy of block memory, or a call of the host's code. No operation fails
+//! half-way.
 //! Never does: pick what to evict. In this version that is the host's business (*arbiter* mode).
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 
 use super::content_name::Name;
+use super::core::Core;
 use super::error::ReuseError;
+use super::leave::Protection;
+use super::matching::Prefix;
 use super::node::{BlockId, Slot, Tier};
-use super::pin::{Pin, PinId, PinTable, Pinned};
-use super::range::{BlockRange, RangeBlock};
+use super::pin::PinId;
+use super::range::{BlockRange, RangeBlock, Source};
+use super::sendable::Sendable;
 use super::sequence::{Sequence, MAX_TOKENS_PER_BLOCK};
 use super::verify;
-use super::window::{Stored, Window};
+use super::window::{Found, Window};
+use crate::sync::atomic::{fence, Ordering};
+use crate::sync::Mutex;
+
+/// Tries after which a match counts as none: others changed what it looked at each time.
+const MAX_TRIES: usize = 1 << 10;
 
 /// The window of full attention.
 pub const WINDOW_FULL: i32 = 0;
@@ -33,14 +41,14 @@ pub struct ReuseTreeConfig<'a> {
     /// Unguessable, and another for each tree: decides where table entries fall and which pin ids
     /// are this tree's.
     pub seed: u64,
-    /// Told what changed; may be [`NoObserver`].
+    /// Told how numbers changed, when asked to; may be [`NoObserver`].
     pub observer: Arc<dyn TreeObserver>,
 }
 
-/// Hears what operations came to, after each that changed a number. Called from any thread, one
-/// call at a time and in the order of the operations: under the tree's lock, so it only counts.
+/// Hears how the tree's numbers changed since it last heard: when somebody calls
+/// [`ReuseTree::report`], and when the tree is gone. One call at a time, from any thread.
 pub trait TreeObserver: Send + Sync {
-    /// The tree's numbers before and after one operation.
+    /// The tree's numbers when it last heard, and as they are.
     fn changed(&self, before: &TreeStatistics, after: &TreeStatistics);
 }
 
@@ -122,14 +130,12 @@ pub struct PinOutcome {
 }
 
 /// The longest stored prefix.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrefixMatch {
     /// Tokens whose KV is there.
     pub matched_tokens: usize,
-    /// Place of the first block in `blocks`: 0, but in a sliding window the first still needed.
+    /// Place of the first block that is needed: 0, but in a sliding window attention needs less.
     pub first_block: usize,
-    /// The blocks that hold them, oldest first.
-    pub blocks: Vec<(BlockId, Tier)>,
     /// How many leading tokens of the last block count; 0 if all of it does.
     pub partial_tokens: usize,
 }
@@ -151,107 +157,59 @@ pub struct BlockState {
     pub is_protected: bool,
 }
 
-pub(super) struct State {
-    /// In the order of `Shared::window_tokens`.
-    pub(super) windows: Vec<Window>,
-    pub(super) pins: PinTable,
-    blocks_taken: u64,
-    blocks_duplicate: u64,
-    blocks_returned: u64,
-    blocks_removed: u64,
-    evictions_busy: u64,
-}
-
-impl State {
-    fn statistics(&self) -> TreeStatistics {
-        let sum = |count: fn(&Window) -> usize| self.windows.iter().map(count).sum();
-        TreeStatistics {
-            stored_blocks: sum(Window::attached_blocks),
-            secondary_blocks: sum(Window::secondary_blocks),
-            protected_blocks: sum(Window::protected_blocks),
-            live_pins: self.pins.live(),
-            blocks_taken: self.blocks_taken,
-            blocks_duplicate: self.blocks_duplicate,
-            blocks_returned: self.blocks_returned,
-            blocks_removed: self.blocks_removed,
-            evictions_busy: self.evictions_busy,
-        }
-    }
-
-    /// Pins blocks of one window, oldest first, not none. Fails before anything changed.
-    fn pin(
-        &mut self,
-        window_index: usize,
-        slots: Vec<Slot>,
-        lease_deadline_ns: Option<u64>,
-    ) -> Result<(PinId, Vec<RangeBlock>), ReuseError> {
-        self.pins.reserve_one()?;
-        let window = &mut self.windows[window_index];
-        let mut blocks = Vec::new();
-        blocks.try_reserve_exact(slots.len())?;
-        blocks.extend(slots.iter().map(|slot| {
-            let block = window.block(*slot);
-            RangeBlock { id: block.id, hash: block.hash, tier: block.tier }
-        }));
-        let pinned = match slots.last() {
-            Some(last) if window.is_full_window() => {
-                window.pin(*last);
-                Pinned::Prefix(*last)
-            }
-            _ => {
-                slots.iter().for_each(|slot| window.pin(*slot));
-                Pinned::Blocks(slots)
-            }
-        };
-        let pin = Pin { window: window_index, pinned, lease_deadline_ns };
-        Ok((self.pins.insert(pin), blocks))
-    }
-}
-
 /// What a tree and its ranges share.
 pub(super) struct Shared {
-    tokens_per_block: usize,
     window_tokens: Vec<i32>,
     observer: Arc<dyn TreeObserver>,
-    state: Mutex<State>,
+    /// The numbers that the observer last heard.
+    reported: Mutex<TreeStatistics>,
+    pub(super) core: Core,
 }
 
 impl Shared {
-    /// Runs one operation under the lock, and tells the observer what it changed.
-    fn locked<T>(&self, operation: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock();
-        let before = state.statistics();
-        let outcome = operation(&mut state);
-        let after = state.statistics();
-        if before != after {
-            self.observer.changed(&before, &after);
-        }
-        outcome
-    }
-
-    pub(super) fn unpin(&self, id: PinId) -> Result<(), ReuseError> {
-        self.locked(|state| {
-            let pin = state.pins.remove(id)?;
-            let window = &mut state.windows[pin.window];
-            match pin.pinned {
-                Pinned::Prefix(slot) => window.unpin(slot),
-                Pinned::Blocks(slots) => slots.iter().for_each(|slot| window.unpin(*slot)),
-            }
-            Ok(())
-        })
-    }
-
     fn window_index(&self, window: i32) -> Result<usize, ReuseError> {
         let position = self.window_tokens.iter().position(|tokens| *tokens == window);
         position.ok_or(ReuseError::UnknownWindow { window })
     }
 
     fn check(&self, sequence: &Sequence) -> Result<(), ReuseError> {
-        let (tree, sequence) = (self.tokens_per_block, sequence.tokens_per_block());
+        let (tree, sequence) = (self.core.tokens_per_block, sequence.tokens_per_block());
         if tree != sequence {
             return Err(ReuseError::OtherBlockSize { tree, sequence });
         }
         Ok(())
+    }
+
+    fn statistics(&self) -> TreeStatistics {
+        self.core.account_in_turns();
+        self.counted()
+    }
+
+    /// The numbers as far as they are accounted for.
+    fn counted(&self) -> TreeStatistics {
+        let core = &self.core;
+        let sum = |count: fn(&Window) -> usize| core.windows.iter().map(count).sum();
+        let counts = &core.counts;
+        TreeStatistics {
+            stored_blocks: sum(Window::attached_blocks),
+            secondary_blocks: sum(Window::secondary_blocks),
+            protected_blocks: sum(Window::protected_blocks),
+            live_pins: core.pins.live(),
+            blocks_taken: counts.blocks_taken.load(Ordering::Relaxed),
+            blocks_duplicate: counts.blocks_duplicate.load(Ordering::Relaxed),
+            blocks_returned: counts.blocks_returned.load(Ordering::Relaxed),
+            blocks_removed: counts.blocks_removed.load(Ordering::Relaxed),
+            evictions_busy: counts.evictions_busy.load(Ordering::Relaxed),
+        }
+    }
+
+    fn report(&self) {
+        let mut reported = self.reported.lock();
+        let after = self.statistics();
+        if *reported != after {
+            self.observer.changed(&reported, &after);
+            *reported = after;
+        }
     }
 }
 
@@ -262,11 +220,24 @@ pub struct ReuseTree {
     shared: Arc<Shared>,
 }
 
+/// A tree that may be gone: for those who look at it from time to time and do not keep it.
+#[derive(Clone)]
+pub struct WeakReuseTree {
+    shared: Weak<Shared>,
+}
+
+impl WeakReuseTree {
+    /// The tree, if it or a range of it is still held.
+    pub fn upgrade(&self) -> Option<ReuseTree> {
+        Some(ReuseTree { shared: self.shared.upgrade()? })
+    }
+}
+
 impl std::fmt::Debug for ReuseTree {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("ReuseTree")
-            .field("tokens_per_block", &self.shared.tokens_per_block)
+            .field("tokens_per_block", &self.shared.core.tokens_per_block)
             .field("windows", &self.shared.window_tokens)
             .finish_non_exhaustive()
     }
@@ -291,28 +262,24 @@ impl ReuseTree {
                 return Err(ReuseError::BadWindow { window: *window });
             }
         }
-        let windows = window_tokens.iter().map(|tokens| Window::new(*tokens as usize, config.seed));
-        let state = State {
-            windows: windows.collect(),
-            pins: PinTable::new(config.seed),
-            blocks_taken: 0,
-            blocks_duplicate: 0,
-            blocks_returned: 0,
-            blocks_removed: 0,
-            evictions_busy: 0,
-        };
+        let core = Core::new(config.tokens_per_block, &window_tokens, config.seed)?;
         let shared = Shared {
-            tokens_per_block: config.tokens_per_block,
             window_tokens,
             observer: config.observer,
-            state: Mutex::new(state),
+            reported: Mutex::new(TreeStatistics::default()),
+            core,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// The tree, without keeping it.
+    pub fn downgrade(&self) -> WeakReuseTree {
+        WeakReuseTree { shared: Arc::downgrade(&self.shared) }
+    }
+
     /// Tokens in a full block.
     pub fn tokens_per_block(&self) -> usize {
-        self.shared.tokens_per_block
+        self.shared.core.tokens_per_block
     }
 
     /// The windows of the tree.
@@ -320,12 +287,14 @@ impl ReuseTree {
         &self.shared.window_tokens
     }
 
+    // ---- the writer's operations ----
+
     /// Puts `ids[i]` at block `first_block + i` of the sequence, whose bytes are complete. Returns
     /// what the tree holds at each of these positions afterwards. An id that is not there in the
     /// answer is handed back: the position holds another block, is below an empty one (full
-    /// window), or the id is protected elsewhere, or already above on this path. An unprotected id
-    /// stored elsewhere moves here, and what was below it leaves the tree. Negative ids are holes
-    /// in sliding windows and refused in the full one.
+    /// window), or the id is protected elsewhere, or already above on this path; or memory ran out
+    /// after the first. An unprotected id stored elsewhere moves here, and what was below it leaves
+    /// the tree. Negative ids are holes in sliding windows and refused in the full one.
     pub fn store(
         &self,
         window: i32,
@@ -333,6 +302,85 @@ impl ReuseTree {
         first_block: usize,
         ids: &[BlockId],
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
+        let index = self.checked_store(window, sequence, first_block, ids)?;
+        let core = &self.shared.core;
+        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, None)
+    }
+
+    /// [`ReuseTree::store`] of blocks whose bytes will be complete when `fence` has passed: see
+    /// [`ReuseTree::fence_passed`]. Until then they are matched, for work that comes after the fence
+    /// by itself, but count as missing for sending.
+    pub fn store_with_fence(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+        fence: u64,
+    ) -> Result<Vec<Option<BlockId>>, ReuseError> {
+        let index = self.checked_store(window, sequence, first_block, ids)?;
+        let core = &self.shared.core;
+        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, Some(fence))
+    }
+
+    /// [`ReuseTree::store`] and a pin on what the tree then holds at these positions, in one step;
+    /// no range if it holds nothing there. A fault of the pin alone leaves what was stored.
+    pub fn store_and_pin(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+        lease_deadline_ns: Option<u64>,
+    ) -> Result<(Vec<Option<BlockId>>, Option<BlockRange>), ReuseError> {
+        let index = self.checked_store(window, sequence, first_block, ids)?;
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        let holds = core.store(&mut writer, index, sequence, first_block, ids, None)?;
+        let held = holds.iter().flatten().copied();
+        let pinned = core.pin_ids(&mut writer, index, held, lease_deadline_ns)?;
+        let range = pinned.map(|pinned| self.held_range(window, index, first_block, pinned));
+        Ok((holds, range))
+    }
+
+    /// Pins the blocks that a request holds, stored or not: until the unpin none of them is evicted,
+    /// offloaded or stored at another place. Blocks that are not stored become known to the tree by
+    /// id, busy to evict, and are refused by store as long: store first what is to be stored, or
+    /// with [`ReuseTree::store_and_pin`]. Negative ids hold nothing. No range if none is left.
+    pub fn pin_blocks(
+        &self,
+        window: i32,
+        ids: &[BlockId],
+        lease_deadline_ns: Option<u64>,
+    ) -> Result<Option<BlockRange>, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        let held = ids.iter().copied().filter(|id| *id >= 0);
+        let pinned = core.pin_ids(&mut core.writer.lock(), index, held, lease_deadline_ns)?;
+        Ok(pinned.map(|pinned| self.held_range(window, index, 0, pinned)))
+    }
+
+    /// A range of blocks that are known.
+    fn held_range(
+        &self,
+        window: i32,
+        index: usize,
+        first_block: usize,
+        (pin, blocks): (PinId, Vec<RangeBlock>),
+    ) -> BlockRange {
+        let block_count = blocks.len();
+        let made = Made { pin, window, index, first_block, block_count, tail_tokens: 0 };
+        self.known_range(made, blocks)
+    }
+
+    /// Checks a store's arguments; the index of its window.
+    fn checked_store(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+    ) -> Result<usize, ReuseError> {
         let index = self.shared.window_index(window)?;
         self.shared.check(sequence)?;
         let blocks = sequence.block_count();
@@ -344,56 +392,167 @@ impl ReuseTree {
         if window == WINDOW_FULL && ids.iter().any(|id| *id < 0) {
             return Err(ReuseError::Placeholder);
         }
-        // All memory before the lock, or before the first change.
-        let mut keys = Vec::new();
-        keys.try_reserve_exact(ids.len())?;
-        for position in first_block..first_block + ids.len() {
-            keys.push(sequence.copied_key(position)?);
-        }
-        let mut holds = Vec::new();
-        holds.try_reserve_exact(ids.len())?;
-        self.shared.locked(|state| {
-            let window = &mut state.windows[index];
-            window.reserve(sequence, first_block, ids.len())?;
-            for (offset, (id, key)) in ids.iter().zip(keys).enumerate() {
-                let attached = window.attached_blocks() as u64;
-                let stored = window.store(sequence, first_block + offset, *id, key);
-                // A block that moved here left another place, with all that was below it.
-                let taken = u64::from(stored == Stored::Taken);
-                state.blocks_removed += attached + taken - window.attached_blocks() as u64;
-                holds.push(match stored {
-                    Stored::Taken => {
-                        state.blocks_taken += 1;
-                        Some(*id)
-                    }
-                    Stored::Occupied(holder) => {
-                        state.blocks_duplicate += u64::from(holder != *id && *id >= 0);
-                        Some(holder)
-                    }
-                    Stored::Returned => {
-                        state.blocks_returned += u64::from(*id >= 0);
-                        None
-                    }
-                });
-            }
-            Ok(holds)
-        })
+        Ok(index)
     }
+
+    /// Says that all fences up to `fence` have passed. The host numbers them, from 1, in the order
+    /// in which they pass.
+    pub fn fence_passed(&self, fence: u64) {
+        self.shared.core.passed_fence.fetch_max(fence, Ordering::AcqRel);
+    }
+
+    /// Takes a block out of the tree, with everything below it in its window, unless it is
+    /// protected. The ids stay with whoever holds them.
+    pub fn evict(&self, window: i32, id: BlockId) -> Result<Evicted, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        let evicted = core.evict(&mut core.writer.lock(), index, id);
+        if evicted == Evicted::Busy {
+            core.counts.evictions_busy.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(evicted)
+    }
+
+    /// Takes a block and everything below it out of the tree, protected or not; protected ones stay
+    /// under protection, known by id only, until their last unpin. Returns how many blocks left.
+    pub fn remove_subtree(&self, window: i32, id: BlockId) -> Result<usize, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        let Some(slot) = attached_id(&core.windows[index], id) else {
+            return Ok(0);
+        };
+        Ok(core.leave(&mut writer, index, slot, Protection::Overruled).unwrap_or(0))
+    }
+
+    /// Empties the tree, all windows; protected blocks as in [`ReuseTree::remove_subtree`].
+    pub fn reset(&self) {
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        for index in 0..core.windows.len() {
+            core.empty(&mut writer, index);
+        }
+    }
+
+    /// Notes that a block moved between primary and secondary memory. Protection holds against
+    /// offload: `false`, and nothing noted, for a protected block on its way to secondary memory;
+    /// `None` if the tree does not hold the block. While it is decided, readers may miss the block
+    /// for sending.
+    pub fn set_tier(
+        &self,
+        window: i32,
+        id: BlockId,
+        tier: Tier,
+    ) -> Result<Option<bool>, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        let window = &core.windows[index];
+        let Some(slot) = attached_id(window, id) else {
+            return Ok(None);
+        };
+        let before = window.node(slot).info().tier();
+        window.set_tier(slot, tier);
+        if tier == Tier::Secondary {
+            // Noted first, then looked for pins; who pins does so first and then looks at the tier.
+            fence(Ordering::SeqCst);
+            if core.is_protected(&mut writer, index, slot) {
+                window.set_tier(slot, before);
+                return Ok(Some(false));
+            }
+        }
+        Ok(Some(true))
+    }
+
+    /// What the tree knows of a block in it.
+    pub fn find_id(&self, window: i32, id: BlockId) -> Result<Option<BlockState>, ReuseError> {
+        self.state_of(window, |window| attached_id(window, id))
+    }
+
+    /// A block with this block hash. Several may share it: a hash is a hint, not an identity.
+    pub fn find_hash(&self, window: i32, hash: u64) -> Result<Option<BlockState>, ReuseError> {
+        self.state_of(window, |window| window.find_hash(hash))
+    }
+
+    fn state_of(
+        &self,
+        window: i32,
+        find: impl FnOnce(&Window) -> Option<Slot>,
+    ) -> Result<Option<BlockState>, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        let window = &core.windows[index];
+        let Some(slot) = find(window) else {
+            return Ok(None);
+        };
+        let is_protected = core.is_protected(&mut writer, index, slot);
+        let node = window.node(slot);
+        let info = node.info();
+        Ok(Some(BlockState {
+            id: node.id(),
+            hash: node.hash(),
+            position: node.position() as usize,
+            token_count: info.token_count(),
+            tier: info.tier(),
+            is_protected,
+        }))
+    }
+
+    /// How many blocks of a window are protected; what a host takes off its count of free blocks.
+    pub fn protected_blocks(&self, window: i32) -> Result<usize, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        self.shared.core.account_in_turns();
+        Ok(self.shared.core.windows[index].protected_blocks())
+    }
+
+    /// The tree's numbers.
+    pub fn statistics(&self) -> TreeStatistics {
+        self.shared.statistics()
+    }
+
+    /// Tells the observer how the numbers changed since it last heard.
+    pub fn report(&self) {
+        self.shared.report();
+    }
+
+    /// Says what the time is; pins made from now on count their age from here.
+    pub fn set_now(&self, now_ns: u64) {
+        self.shared.core.now_ns.fetch_max(now_ns, Ordering::Relaxed);
+    }
+
+    /// How long the oldest live pin has been live at `now_ns`, by what [`ReuseTree::set_now`] said
+    /// when it was made; 0 without pins.
+    pub fn longest_pin_age_ns(&self, now_ns: u64) -> u64 {
+        let first = self.shared.core.pins.first_pinned_at_ns();
+        first.map_or(0, |pinned_at_ns| now_ns.saturating_sub(pinned_at_ns))
+    }
+
+    /// Checks that the tree's parts agree with each other; `Err` says which do not. Slow, and only
+    /// while no other thread is in a call.
+    pub fn verify(&self) -> Result<(), String> {
+        let core = &self.shared.core;
+        verify::verify(core, &mut core.writer.lock())
+    }
+
+    // ---- the readers' operations ----
 
     /// The longest stored prefix within the sequence's first `max_tokens` tokens: full blocks, then
     /// possibly the head of one more. A request being admitted asks for at most its length - 1.
+    /// Comes with the blocks that hold it, oldest first, as they were at one moment.
     pub fn match_prefix(
         &self,
         window: i32,
         sequence: &Sequence,
         max_tokens: usize,
-    ) -> Result<PrefixMatch, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        self.shared.check(sequence)?;
-        self.shared.locked(|state| {
-            let (found, _) = matched(&state.windows[index], sequence, max_tokens)?;
-            Ok(found)
-        })
+    ) -> Result<(PrefixMatch, Vec<(BlockId, Tier)>), ReuseError> {
+        let (found, range) = self.match_and_pin(window, sequence, max_tokens, None)?;
+        let mut blocks = Vec::new();
+        if let Some(range) = range {
+            blocks.try_reserve_exact(range.block_count())?;
+            blocks.extend(range.ids()?.zip(range.tiers()?));
+        }
+        Ok((found, blocks))
     }
 
     /// Only how many tokens [`ReuseTree::match_prefix`] would match.
@@ -405,11 +564,12 @@ impl ReuseTree {
     ) -> Result<usize, ReuseError> {
         let index = self.shared.window_index(window)?;
         self.shared.check(sequence)?;
-        Ok(self.shared.locked(|state| {
-            let prefix = state.windows[index].match_prefix(sequence, max_tokens);
-            let full = prefix.full_blocks * sequence.tokens_per_block();
-            full + prefix.partial.map_or(0, |head| head.tokens)
-        }))
+        for _ in 0..MAX_TRIES {
+            if let Ok(prefix) = self.shared.core.windows[index].match_prefix(sequence, max_tokens) {
+                return Ok(prefix_match(&prefix, sequence).matched_tokens);
+            }
+        }
+        Ok(0)
     }
 
     /// [`ReuseTree::match_prefix`] and a pin on what it found, in one step; no range if it found
@@ -423,21 +583,37 @@ impl ReuseTree {
     ) -> Result<(PrefixMatch, Option<BlockRange>), ReuseError> {
         let index = self.shared.window_index(window)?;
         self.shared.check(sequence)?;
-        let (found, pinned) = self.shared.locked(|state| {
-            let (found, slots) = matched(&state.windows[index], sequence, max_tokens)?;
-            if slots.is_empty() {
+        let core = &self.shared.core;
+        for _ in 0..MAX_TRIES {
+            let Ok(prefix) = core.windows[index].match_prefix(sequence, max_tokens) else {
+                continue;
+            };
+            let found = prefix_match(&prefix, sequence);
+            if found.matched_tokens == 0 {
                 return Ok((found, None));
             }
-            let pinned = state.pin(index, slots, lease_deadline_ns)?;
-            Ok::<_, ReuseError>((found, Some(pinned)))
-        })?;
-        let range = pinned
-            .map(|pinned| self.range(window, found.first_block, pinned, found.partial_tokens));
-        Ok((found, range))
+            let Some(nodes) = nodes_of(&core.windows[index], &prefix, sequence)? else {
+                continue;
+            };
+            let Some(pin) = core.pin(index, &nodes, lease_deadline_ns)? else {
+                continue;
+            };
+            let whole = prefix.full_blocks - prefix.first_block.min(prefix.full_blocks);
+            let made = Made {
+                pin,
+                window,
+                index,
+                first_block: found.first_block,
+                block_count: whole + usize::from(prefix.partial.is_some()),
+                tail_tokens: found.partial_tokens,
+            };
+            return Ok((found, Some(self.range(made, &nodes, sequence)?)));
+        }
+        Ok((PrefixMatch::default(), None))
     }
 
-    /// Pins blocks of a sequence for sending: present, in primary memory, and full, except that the
-    /// sequence's partial tail is found in any block whose tokens start with it.
+    /// Pins blocks of a sequence for sending: present, in primary memory, complete, and full, except
+    /// that the sequence's partial tail is found in any block whose tokens start with it.
     pub fn pin_range(
         &self,
         window: i32,
@@ -450,19 +626,16 @@ impl ReuseTree {
         let blocks = sequence.block_count();
         let end = first.checked_add(count).filter(|end| count > 0 && *end <= blocks);
         let end = end.ok_or(ReuseError::BadRange { first, count, blocks })?;
-        let (present, pinned) = self.shared.locked(|state| {
-            let window = &state.windows[index];
-            let mut slots = Vec::new();
-            slots.try_reserve_exact(count)?;
-            slots.extend(
-                (first..end).map_while(|position| window.find_sendable(sequence, position)),
-            );
-            pin_present(state, index, slots, count, request.policy, request.lease_deadline_ns)
-        })?;
+        let Sendable { present, pin } = self.shared.core.pin_sendable(index, sequence, request)?;
+        let Some((pin, nodes)) = pin else {
+            return Ok(PinOutcome { present, range: None });
+        };
         let ends_with_tail = first + present > sequence.full_block_count();
         let tail_tokens = if ends_with_tail { sequence.block_tokens(end - 1).len() } else { 0 };
-        let range = pinned.map(|pinned| self.range(window, first, pinned, tail_tokens));
-        Ok(PinOutcome { present, range })
+        let made =
+            Made { pin, window, index, first_block: first, block_count: present, tail_tokens };
+        let range = self.range(made, &nodes, sequence)?;
+        Ok(PinOutcome { present, range: Some(range) })
     }
 
     /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's: full
@@ -475,227 +648,131 @@ impl ReuseTree {
         lease_deadline_ns: Option<u64>,
     ) -> Result<PinOutcome, ReuseError> {
         let index = self.shared.window_index(window)?;
-        let (present, pinned) = self.shared.locked(|state| {
-            let window = &state.windows[index];
-            let mut slots: Vec<Slot> = Vec::new();
-            slots.try_reserve_exact(names.len())?;
-            for name in names {
-                let Some(slot) = window.find_servable(name, slots.last().copied()) else {
-                    break;
-                };
-                slots.push(slot);
-            }
-            pin_present(state, index, slots, names.len(), policy, lease_deadline_ns)
-        })?;
-        let range = pinned.map(|pinned| self.range(window, 0, pinned, 0));
+        let core = &self.shared.core;
+        let (Sendable { present, pin }, blocks) =
+            core.pin_sendable_named(index, names, policy, lease_deadline_ns)?;
+        let range = pin.map(|(pin, _)| {
+            let made =
+                Made { pin, window, index, first_block: 0, block_count: present, tail_tokens: 0 };
+            self.known_range(made, blocks)
+        });
         Ok(PinOutcome { present, range })
     }
 
     /// Releases a pin. An error that changes nothing if no live pin of this tree has this id.
     pub fn unpin(&self, pin: PinId) -> Result<(), ReuseError> {
-        self.shared.unpin(pin)
+        self.shared.core.unpin(pin)
     }
 
     /// The live pins whose lease ended at `now_ns` or before. They stay pinned: only a holder knows
     /// when no access is in flight any more.
     pub fn expired_leases(&self, now_ns: u64) -> Result<Vec<PinId>, ReuseError> {
-        self.shared.locked(|state| {
-            let mut expired = Vec::new();
-            expired.try_reserve_exact(state.pins.expired(now_ns).count())?;
-            expired.extend(state.pins.expired(now_ns));
-            Ok(expired)
-        })
+        self.shared.core.pins.expired(now_ns)
     }
 
-    /// Takes a block out of the tree, with everything below it in its window, unless it is
-    /// protected. The ids stay with whoever holds them.
-    pub fn evict(&self, window: i32, id: BlockId) -> Result<Evicted, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| {
-            let window = &mut state.windows[index];
-            let Some(slot) = window.find_id(id) else {
-                return Evicted::NotFound;
-            };
-            if window.node(slot).is_protected() {
-                state.evictions_busy += 1;
-                return Evicted::Busy;
-            }
-            let blocks = window.detach_below(slot);
-            state.blocks_removed += blocks as u64;
-            Evicted::Left { blocks }
-        }))
-    }
-
-    /// Takes a block and everything below it out of the tree, protected or not; protected ones stay
-    /// under protection, known by id only, until their last unpin. Returns how many blocks left.
-    pub fn remove_subtree(&self, window: i32, id: BlockId) -> Result<usize, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| {
-            let window = &mut state.windows[index];
-            let Some(slot) = window.find_id(id).filter(|slot| window.node(*slot).is_attached)
-            else {
-                return 0;
-            };
-            let blocks = window.detach_below(slot);
-            state.blocks_removed += blocks as u64;
-            blocks
-        }))
-    }
-
-    /// Empties the tree, all windows; protected blocks as in [`ReuseTree::remove_subtree`].
-    pub fn reset(&self) {
-        self.shared.locked(|state| {
-            for window in &mut state.windows {
-                state.blocks_removed += window.attached_blocks() as u64;
-                window.detach_all();
-            }
-        });
-    }
-
-    /// Notes that a block moved between primary and secondary memory. Protection holds against
-    /// offload: `false`, and nothing noted, for a protected block on its way to secondary memory;
-    /// `None` if the tree does not hold the block.
-    pub fn set_tier(
-        &self,
-        window: i32,
-        id: BlockId,
-        tier: Tier,
-    ) -> Result<Option<bool>, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| {
-            let window = &mut state.windows[index];
-            let slot = window.find_id(id).filter(|slot| window.node(*slot).is_attached)?;
-            if tier == Tier::Secondary && window.node(slot).is_protected() {
-                return Some(false);
-            }
-            window.set_tier(slot, tier);
-            Some(true)
-        }))
-    }
-
-    /// What the tree knows of a block in it.
-    pub fn find_id(&self, window: i32, id: BlockId) -> Result<Option<BlockState>, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| {
-            let window = &state.windows[index];
-            let slot = window.find_id(id).filter(|slot| window.node(*slot).is_attached)?;
-            Some(block_state(window, slot))
-        }))
-    }
-
-    /// A block with this block hash. Several may share it: a hash is a hint, not an identity.
-    pub fn find_hash(&self, window: i32, hash: u64) -> Result<Option<BlockState>, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| {
-            let window = &state.windows[index];
-            window.find_hash(hash).map(|slot| block_state(window, slot))
-        }))
-    }
-
-    /// How many blocks of a window are protected; what a host takes off its count of free blocks.
-    pub fn protected_blocks(&self, window: i32) -> Result<usize, ReuseError> {
-        let index = self.shared.window_index(window)?;
-        Ok(self.shared.locked(|state| state.windows[index].protected_blocks()))
-    }
-
-    /// The tree's numbers.
-    pub fn statistics(&self) -> TreeStatistics {
-        self.shared.state.lock().statistics()
-    }
-
-    /// Checks that the tree's parts agree with each other; `Err` says which do not. Slow.
-    pub fn verify(&self) -> Result<(), String> {
-        verify::verify(&self.shared.state.lock())
-    }
-
+    /// The range of a pin on `nodes`, oldest first: all of them, or in the full window the last.
     fn range(
         &self,
-        window: i32,
-        first_block: usize,
-        (pin, blocks): (PinId, Vec<RangeBlock>),
-        tail_tokens: usize,
-    ) -> BlockRange {
-        let tree = Arc::clone(&self.shared);
-        BlockRange { tree, pin, window, first_block, blocks, tail_tokens, is_abandoned: false }
+        made: Made,
+        nodes: &[Found],
+        sequence: &Sequence,
+    ) -> Result<BlockRange, ReuseError> {
+        let window = &self.shared.core.windows[made.index];
+        if let (true, Some(last)) = (window.is_full_window(), nodes.last()) {
+            let mut range = self.known_range(made, Vec::new());
+            range.source = Source::UpFrom(last.slot, sequence.shared_names());
+            range.blocks.take();
+            return Ok(range);
+        }
+        // Whatever comes, the pin is the range's from here on.
+        let mut range = self.known_range(made, Vec::new());
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(nodes.len())?;
+        blocks.extend(nodes.iter().map(|found| window.range_block(found.slot)));
+        range.blocks = blocks.into();
+        Ok(range)
     }
-}
 
-impl Drop for Shared {
-    /// What is still stored is stored no more; by now no range and so no pin is left.
-    fn drop(&mut self) {
-        let before = self.state.get_mut().statistics();
-        let after = TreeStatistics {
-            stored_blocks: 0,
-            secondary_blocks: 0,
-            protected_blocks: 0,
-            live_pins: 0,
-            ..before
-        };
-        if before != after {
-            self.observer.changed(&before, &after);
+    fn known_range(&self, made: Made, blocks: Vec<RangeBlock>) -> BlockRange {
+        BlockRange {
+            tree: Arc::clone(&self.shared),
+            pin: made.pin,
+            window: made.window,
+            window_index: made.index,
+            first_block: made.first_block,
+            block_count: made.block_count,
+            tail_tokens: made.tail_tokens,
+            source: Source::Known,
+            blocks: blocks.into(),
+            is_abandoned: false,
         }
     }
 }
 
-type Pinning = Option<(PinId, Vec<RangeBlock>)>;
-
-/// Pins the blocks that are present of `wanted` ones, if the policy is content with them.
-fn pin_present(
-    state: &mut State,
-    window_index: usize,
-    slots: Vec<Slot>,
-    wanted: usize,
-    policy: Policy,
-    lease_deadline_ns: Option<u64>,
-) -> Result<(usize, Pinning), ReuseError> {
-    let present = slots.len();
-    let is_enough = match policy {
-        Policy::Strict => present == wanted,
-        Policy::BestEffort => true,
-    };
-    if present == 0 || !is_enough {
-        return Ok((present, None));
-    }
-    Ok((present, Some(state.pin(window_index, slots, lease_deadline_ns)?)))
+/// What of a range is known when its pin is made.
+struct Made {
+    pin: PinId,
+    window: i32,
+    index: usize,
+    first_block: usize,
+    block_count: usize,
+    tail_tokens: usize,
 }
 
-/// The longest stored prefix, and the nodes that hold it.
-fn matched(
-    window: &Window,
-    sequence: &Sequence,
-    max_tokens: usize,
-) -> Result<(PrefixMatch, Vec<Slot>), ReuseError> {
-    let prefix = window.match_prefix(sequence, max_tokens);
-    let names = &sequence.names()[prefix.first_block.min(prefix.full_blocks)..prefix.full_blocks];
-    let mut slots = Vec::new();
-    slots.try_reserve_exact(names.len() + 1)?;
-    slots.extend(names.iter().filter_map(|name| window.find_name(name)));
-    slots.extend(prefix.partial.map(|head| head.slot));
-    let mut blocks = Vec::new();
-    blocks.try_reserve_exact(slots.len())?;
-    blocks.extend(slots.iter().map(|slot| {
-        let block = window.block(*slot);
-        (block.id, block.tier)
-    }));
+impl Drop for Shared {
+    /// What is still stored is stored no more; by now no range and so no pin is left. Takes no lock:
+    /// in a forked child nobody might be there to give it back.
+    fn drop(&mut self) {
+        let gone = TreeStatistics {
+            stored_blocks: 0,
+            secondary_blocks: 0,
+            protected_blocks: 0,
+            live_pins: 0,
+            ..self.counted()
+        };
+        let reported = self.reported.get_mut();
+        if *reported != gone {
+            self.observer.changed(reported, &gone);
+        }
+    }
+}
+
+/// The node in the tree that holds this block.
+fn attached_id(window: &Window, id: BlockId) -> Option<Slot> {
+    window.find_id(id).filter(|slot| window.node(*slot).word().is_attached())
+}
+
+fn prefix_match(prefix: &Prefix, sequence: &Sequence) -> PrefixMatch {
     let partial_tokens = prefix.partial.map_or(0, |head| head.tokens);
-    let found = PrefixMatch {
+    PrefixMatch {
         matched_tokens: prefix.full_blocks * sequence.tokens_per_block() + partial_tokens,
         first_block: prefix.first_block,
-        blocks,
         partial_tokens,
-    };
-    Ok((found, slots))
+    }
 }
 
-fn block_state(window: &Window, slot: Slot) -> BlockState {
-    let node = window.node(slot);
-    let block = window.block(slot);
-    BlockState {
-        id: block.id,
-        hash: block.hash,
-        position: node.position as usize,
-        token_count: block.key.token_count(),
-        tier: block.tier,
-        is_protected: node.is_protected(),
+/// The nodes to pin for a prefix: the last one, or in a sliding window all that attention needs.
+/// `None`: one is gone.
+fn nodes_of(
+    window: &Window,
+    prefix: &Prefix,
+    sequence: &Sequence,
+) -> Result<Option<Vec<Found>>, ReuseError> {
+    let mut nodes = Vec::new();
+    let partial = prefix.partial.map(|head| Found { slot: head.slot, word: head.word });
+    if window.is_full_window() {
+        nodes.try_reserve_exact(1)?;
+        nodes.extend(partial.or(prefix.last));
+        return Ok(Some(nodes));
     }
+    let names = &sequence.names()[prefix.first_block.min(prefix.full_blocks)..prefix.full_blocks];
+    nodes.try_reserve_exact(names.len() + 1)?;
+    for name in names {
+        let Some(found) = window.find_alive(name) else {
+            return Ok(None);
+        };
+        nodes.push(found);
+    }
+    nodes.extend(partial);
+    Ok(Some(nodes))
 }

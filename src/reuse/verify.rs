@@ -1,11 +1,12 @@
-//! Checks that a tree's parts agree with each other. Linear in what the tree holds; for tests and
-//! for hunting faults, never on the way of a request.
+//! Checks that a tree's parts agree with each other. For tests and for hunting faults, never on the
+//! way of a request, and only while nobody pins: more than linear in what the tree holds.
 
-use super::lookup::Lookup;
-use super::node::{Slot, Tier};
-use super::pin::Pinned;
-use super::tree::State;
-use super::window::Window;
+use super::arena::Arena;
+use super::children::Among;
+use super::core::{Core, Writer};
+use super::node::{get, name_words, Slot, Tier, ORIGIN};
+use super::window::{Window, WindowWriter};
+use crate::sync::atomic::Ordering;
 
 /// Fails with what is wrong unless `condition` holds.
 fn expect(condition: bool, what: &str) -> Result<(), String> {
@@ -15,104 +16,170 @@ fn expect(condition: bool, what: &str) -> Result<(), String> {
     Err(what.to_owned())
 }
 
-pub(super) fn verify(state: &State) -> Result<(), String> {
-    let mut pins_on_slots: Vec<Vec<Slot>> = state.windows.iter().map(|_| Vec::new()).collect();
-    for pin in state.pins.iter() {
-        match &pin.pinned {
-            Pinned::Prefix(slot) => pins_on_slots[pin.window].push(*slot),
-            Pinned::Blocks(slots) => pins_on_slots[pin.window].extend(slots),
-        }
+pub(super) fn verify(core: &Core, writer: &mut Writer) -> Result<(), String> {
+    for index in 0..core.windows.len() {
+        core.forget_released(writer, index);
     }
-    expect(state.pins.iter().count() == state.pins.live(), "live pins are counted wrongly")?;
-    for (window, pinned) in state.windows.iter().zip(&pins_on_slots) {
-        verify_window(window, pinned)?;
+    core.account(writer);
+    let mut pins_on_slots: Vec<Vec<Slot>> = core.windows.iter().map(|_| Vec::new()).collect();
+    for target in core.pins.targets() {
+        pins_on_slots[target.window].push(target.slot);
+    }
+    for ((window, writer), pinned) in core.windows.iter().zip(&writer.windows).zip(&pins_on_slots) {
+        Checked { window, writer, pinned }.verify()?;
     }
     Ok(())
 }
 
-fn verify_window(window: &Window, pinned: &[Slot]) -> Result<(), String> {
-    let (mut attached, mut secondary, mut protected, mut by_name, mut by_id, mut chains) =
-        (0, 0, 0, 0, 0, 0);
-    for (slot, node) in window.nodes.iter() {
-        let pins = pinned.iter().filter(|pinned| **pinned == slot).count();
-        expect(node.pins as usize == pins, "a node's pins are not those of the pin table")?;
-        expect(node.is_attached || node.is_protected(), "a node left behind is not protected")?;
-        verify_protected_children(window, slot)?;
-        verify_children(window, slot)?;
-        by_name += usize::from(node.is_attached);
-        if node.is_attached {
-            expect(window.find_node(&node.name) == Some(slot), "a node is not found by name")?;
+struct Checked<'a> {
+    window: &'a Window,
+    writer: &'a WindowWriter,
+    pinned: &'a [Slot],
+}
+
+impl Checked<'_> {
+    fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        let all = self.window.arena.slots(&self.writer.arena);
+        all.filter(|slot| !self.window.node(*slot).word().is_free())
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.window.arena
+    }
+
+    fn verify(&self) -> Result<(), String> {
+        let window = self.window;
+        let (mut attached, mut secondary, mut protected) = (0, 0, 0);
+        let (mut by_name, mut by_id, mut chains) = (0, 0, 0);
+        self.verify_children(ORIGIN)?;
+        for slot in self.slots() {
+            let (node, links) = (window.node(slot), self.arena().links(slot));
+            let word = node.word();
+            let pins = self.pinned.iter().filter(|pinned| **pinned == slot).count();
+            expect(word.pins() as usize == pins, "a node's pins are not those of the pin table")?;
+            expect(get(&links.accounted_pins) as usize == pins, "pins are accounted wrongly")?;
+            expect(!word.is_closing(), "a node was left closed")?;
+            self.verify_protection(slot)?;
+            self.verify_children(slot)?;
+            if word.is_attached() {
+                by_name += 1;
+                let found = window.find_attached(&node.name());
+                expect(found.is_some_and(|found| found.slot == slot), "a name is not found")?;
+            }
+            if !word.has_block() {
+                expect(pins == 0, "a node without a block is pinned")?;
+                expect(get(&links.children) != ORIGIN, "a node holds nothing and leads nowhere")?;
+                let is_root = node.parent() == ORIGIN;
+                expect(is_root || !window.is_full_window(), "the full window has a hole")?;
+                continue;
+            }
+            by_id += 1;
+            expect(window.find_id(node.id()) == Some(slot), "a block is not found by id")?;
+            protected += usize::from(window.is_accounted(slot));
+            if word.is_attached() {
+                attached += 1;
+                secondary += usize::from(node.info().tier() == Tier::Secondary);
+                expect(node.parent() != ORIGIN, "an attached block has no parent")?;
+                chains += usize::from(get(&links.previous_same_hash) == ORIGIN);
+                self.verify_hash_chain(slot)?;
+            } else {
+                let is_kept = get(&links.detached_children) > 0 || pins > 0;
+                expect(is_kept, "a block left behind is not protected")?;
+            }
         }
-        let Some(block) = &node.block else {
-            expect(node.is_attached, "a node left behind holds nothing")?;
-            expect(node.pins == 0, "a node without a block is pinned")?;
-            expect(node.first_child.is_some(), "a node holds nothing and leads nowhere")?;
-            let is_root = node.parent.is_none();
-            expect(is_root || !window.is_full_window(), "the full window has a hole")?;
-            continue;
+        self.verify_detached_leaves()?;
+        expect(attached == window.attached_blocks(), "attached blocks are counted wrongly")?;
+        expect(secondary == window.secondary_blocks(), "secondary blocks are counted wrongly")?;
+        expect(protected == window.protected_blocks(), "protected blocks are counted wrongly")?;
+        let writer = self.writer;
+        let sizes = [writer.by_name.len(), writer.by_id.len(), writer.by_hash.len()];
+        expect(sizes == [by_name, by_id, chains], "a table has entries too many or too few")?;
+        let node = |slot| window.node(slot);
+        window.by_name.verify(&writer.by_name, |slot| name_words(&node(slot).name())[0])?;
+        window.by_id.verify(&writer.by_id, |slot| u64::from(node(slot).id() as u32))?;
+        window.by_hash.verify(&writer.by_hash, |slot| node(slot).hash())
+    }
+
+    fn verify_protection(&self, slot: Slot) -> Result<(), String> {
+        let links = self.arena().links(slot);
+        let children: Vec<Slot> = self
+            .slots()
+            .filter(|child| self.window.parent_to_protect(*child) == Some(slot))
+            .collect();
+        let count = |is: &dyn Fn(Slot) -> bool| children.iter().filter(|child| is(**child)).count();
+        let protected = count(&|child| self.window.is_accounted(child));
+        let is_right = get(&links.accounted_children) as usize == protected;
+        expect(is_right, "protected children are counted wrongly")?;
+        let detached = count(&|child| self.window.node(child).word().is_detached());
+        let is_right = get(&links.detached_children) as usize == detached;
+        expect(is_right, "children left behind are counted wrongly")
+    }
+
+    /// The list of the blocks left behind that none hangs below.
+    fn verify_detached_leaves(&self) -> Result<(), String> {
+        let is_leaf = |slot: &Slot| {
+            let is_detached = self.window.node(*slot).word().is_detached();
+            is_detached && get(&self.arena().links(*slot).detached_children) == 0
         };
-        expect(window.find_id(block.id) == Some(slot), "a block is not found by id")?;
-        by_id += 1;
-        protected += usize::from(node.is_protected());
-        if node.is_attached {
-            attached += 1;
-            secondary += usize::from(block.tier == Tier::Secondary);
-            expect(node.parent.is_some(), "an attached block has no parent")?;
-            chains += usize::from(node.previous_same_hash.is_none());
-            verify_hash_chain(window, slot)?;
+        let expected = self.slots().filter(is_leaf).count();
+        let (mut at, mut previous, mut listed) = (self.writer.detached_leaves, ORIGIN, 0);
+        while at != ORIGIN {
+            let links = self.arena().links(at);
+            expect(is_leaf(&at), "the list of blocks left behind holds another")?;
+            expect(get(&links.left) == previous, "the list of blocks left behind is broken")?;
+            (previous, at, listed) = (at, get(&links.right), listed + 1);
         }
+        expect(listed == expected, "a block left behind is not listed")
     }
-    expect(attached == window.attached_blocks(), "attached blocks are counted wrongly")?;
-    expect(secondary == window.secondary_blocks(), "secondary blocks are counted wrongly")?;
-    expect(protected == window.protected_blocks(), "protected blocks are counted wrongly")?;
-    let sizes = [&window.by_name, &window.by_id, &window.by_hash].map(Lookup::len);
-    expect(sizes == [by_name, by_id, chains], "a table has entries too many or too few")
-}
 
-fn verify_protected_children(window: &Window, slot: Slot) -> Result<(), String> {
-    let node = window.node(slot);
-    let counts = window.is_full_window() && node.block.is_some();
-    let protected_children = window
-        .nodes
-        .iter()
-        .filter(|(_, child)| counts && child.parent == Some(slot) && child.is_protected())
-        .count();
-    expect(
-        node.protected_children as usize == protected_children,
-        "protected children are counted wrongly",
-    )
-}
-
-fn verify_children(window: &Window, slot: Slot) -> Result<(), String> {
-    let node = window.node(slot);
-    let mut previous = None;
-    let mut next = node.first_child;
-    let mut count = 0;
-    while let Some(child_slot) = next {
-        let child = window.node(child_slot);
-        expect(child.parent == Some(slot), "a child has another parent")?;
-        expect(child.previous_sibling == previous, "siblings disagree")?;
-        expect(child.is_attached && node.is_attached, "a list holds what left the tree")?;
-        previous = next;
-        next = child.next_sibling;
-        count += 1;
-    }
-    expect(node.last_child == previous, "the last child is not the last")?;
-    let children =
-        window.nodes.iter().filter(|(_, child)| child.is_attached && child.parent == Some(slot));
-    expect(children.count() == count, "a child is in no list")
-}
-
-fn verify_hash_chain(window: &Window, slot: Slot) -> Result<(), String> {
-    let hash = window.block(slot).hash;
-    if let Some(next) = window.node(slot).next_same_hash {
-        expect(window.block(next).hash == hash, "a chain holds another hash")?;
-        expect(window.node(next).previous_same_hash == Some(slot), "a chain's links disagree")?;
-    }
-    match window.node(slot).previous_same_hash {
-        Some(previous) => {
-            expect(window.node(previous).next_same_hash == Some(slot), "a chain's links disagree")
+    /// The treap of a node's children: links, order of priorities, aggregates, and that it holds
+    /// exactly the attached nodes whose parent this is.
+    fn verify_children(&self, parent: Slot) -> Result<(), String> {
+        let arena = self.arena();
+        let version = arena.links(parent).children_version.load(Ordering::Relaxed);
+        expect(version.is_multiple_of(2), "children were left half changed")?;
+        let mut ahead = vec![(get(&arena.links(parent).children), ORIGIN)];
+        let mut count = 0;
+        while let Some((slot, up)) = ahead.pop() {
+            if slot == ORIGIN {
+                continue;
+            }
+            count += 1;
+            let (node, links) = (self.window.node(slot), arena.links(slot));
+            expect(node.parent() == parent, "a child has another parent")?;
+            expect(node.word().is_attached(), "children hold what left the tree")?;
+            expect(get(&links.up) == up, "siblings disagree")?;
+            for (among, link) in
+                [(Among::All, &links.oldest), (Among::Primary, &links.oldest_primary)]
+            {
+                let is_right = get(link) == arena.oldest_below(slot, among);
+                expect(is_right, "the block stored first is another")?;
+            }
+            ahead.push((get(&links.left), slot));
+            ahead.push((get(&links.right), slot));
         }
-        None => expect(window.find_hash(hash) == Some(slot), "a chain's head is not found"),
+        let children = self.slots().filter(|child| {
+            let node = self.window.node(*child);
+            node.word().is_attached() && node.parent() == parent
+        });
+        expect(children.count() == count, "a child is not among the children")
+    }
+
+    fn verify_hash_chain(&self, slot: Slot) -> Result<(), String> {
+        let (window, links) = (self.window, self.arena().links(slot));
+        let hash = window.node(slot).hash();
+        let next = get(&links.next_same_hash);
+        if next != ORIGIN {
+            expect(window.node(next).hash() == hash, "a chain holds another hash")?;
+            let back = get(&self.arena().links(next).previous_same_hash);
+            expect(back == slot, "a chain's links disagree")?;
+        }
+        match get(&links.previous_same_hash) {
+            ORIGIN => expect(window.find_hash(hash) == Some(slot), "a chain's head is not found"),
+            previous => {
+                let forward = get(&self.arena().links(previous).next_same_hash);
+                expect(forward == slot, "a chain's links disagree")
+            }
+        }
     }
 }

@@ -2,93 +2,102 @@
 //!
 //! A node's name stands for its whole path, so names are found directly, not by walking. Nodes know
 //! parent and children for what concerns neighbours: heads in common, and what leaves with a block.
+//! Here is what one block's coming and going does to all parts at once; `store` and `leave` say when
+//! it happens, `matching` and `sendable` are what readers ask, `protection` counts.
 //!
 //! Invariants, checked by `verify` in tests:
 //! - The full window is closed under prefixes: an attached block's parent is a root or holds a
 //!   block. Sliding windows may have nodes without a block between (holes).
 //! - A node without a block has children, or is about to be pruned.
-//! - In the full window a node is protected if it is pinned or a child is protected. A node that
-//!   left the tree stays, with its id, until it is no longer protected.
+//! - A node that left the tree stays, with its id, until nothing protects it: no pin is on it and,
+//!   in the full window, no child stays.
 //!
-//! Never does: lock, allocate half-way through a change (memory is reserved before), recurse.
+//! Never does: lock, recurse.
 
+use super::arena::{Arena, ArenaWriter};
+use super::chunks::Chunks;
 use super::content_name::Name;
 use super::error::ReuseError;
-use super::key::{BlockKey, KeyView};
-use super::lookup::Lookup;
-use super::node::{Arena, BlockId, HeldBlock, Node, Slot, Tier};
-use super::sequence::Sequence;
+use super::lookup::{Lookup, LookupWriter};
+use super::node::{
+    get, name_words, set, BlockFacts, BlockId, Node, NodeFacts, Slot, Tier, Word, FENCED, ORIGIN,
+};
+use super::stored_key::Probe;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A block found, and how many of its leading tokens count (all of them unless it is the last).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+/// A node that was found, and its state at that moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
     pub(super) slot: Slot,
-    pub(super) tokens: usize,
+    pub(super) word: Word,
 }
 
-/// The longest stored prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Prefix {
-    /// First block that attention still needs: 0 in the full window.
-    pub(super) first_block: usize,
-    /// Blocks that are full and present, counted from the root.
-    pub(super) full_blocks: usize,
-    /// The head of one more block.
-    pub(super) partial: Option<Head>,
-}
-
-/// What came of storing one position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// The tree took the block.
-    Taken,
-    /// The position holds another block already, or this one.
-    Occupied(BlockId),
-    /// Not stored: a placeholder, an empty parent, or a block protected elsewhere.
-    Returned,
-}
-
+#[derive(Debug)]
 pub(super) struct Window {
     /// Attention window in tokens; 0 is the full window.
-    tokens: usize,
-    pub(super) nodes: Arena,
+    pub(super) tokens: usize,
+    pub(super) arena: Arena,
     pub(super) by_name: Lookup,
     pub(super) by_id: Lookup,
     /// The first of each chain of equal hashes.
     pub(super) by_hash: Lookup,
-    next_stored_order: u64,
-    attached_blocks: usize,
-    protected_blocks: usize,
-    secondary_blocks: usize,
+    /// The fences of blocks stored with one; made where there are any.
+    fences: Chunks<AtomicU64>,
+    attached_blocks: AtomicUsize,
+    secondary_blocks: AtomicUsize,
+    pub(super) protected_blocks: AtomicUsize,
+    /// Not 0 when a block that left the tree lost its last pin.
+    pub(super) has_released: AtomicU32,
 }
 
-fn key_of_name(name: &Name) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = name.0;
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+/// The writer's part of a window; it comes with each change.
+#[derive(Debug)]
+pub(super) struct WindowWriter {
+    pub(super) arena: ArenaWriter,
+    pub(super) by_name: LookupWriter,
+    pub(super) by_id: LookupWriter,
+    pub(super) by_hash: LookupWriter,
+    next_stored_order: u64,
+    /// Of the blocks that left the tree, those that no other such block hangs below: a list by
+    /// `left` and `right`.
+    pub(super) detached_leaves: Slot,
 }
 
 fn key_of_id(id: BlockId) -> u64 {
     u64::from(id as u32)
 }
 
-/// The entry of a node with a block in `by_id` and `by_hash`.
-fn held(nodes: &Arena, slot: Slot) -> &HeldBlock {
-    nodes[slot].block.as_ref().expect("only nodes with a block are in this table")
-}
-
 impl Window {
-    pub(super) fn new(tokens: usize, seed: u64) -> Self {
-        Self {
+    pub(super) fn new(
+        tokens: usize,
+        tokens_per_block: usize,
+        seed: u64,
+    ) -> Result<(Self, WindowWriter), ReuseError> {
+        let (arena, arena_writer) = Arena::new(tokens_per_block, seed.rotate_left(11))?;
+        let (by_name, by_name_writer) = Lookup::new(seed)?;
+        let (by_id, by_id_writer) = Lookup::new(seed.rotate_left(21))?;
+        let (by_hash, by_hash_writer) = Lookup::new(seed.rotate_left(42))?;
+        let window = Self {
             tokens,
-            nodes: Arena::default(),
-            by_name: Lookup::new(seed),
-            by_id: Lookup::new(seed.rotate_left(21)),
-            by_hash: Lookup::new(seed.rotate_left(42)),
+            arena,
+            by_name,
+            by_id,
+            by_hash,
+            fences: Chunks::new(10, 1)?,
+            attached_blocks: AtomicUsize::new(0),
+            secondary_blocks: AtomicUsize::new(0),
+            protected_blocks: AtomicUsize::new(0),
+            has_released: AtomicU32::new(0),
+        };
+        let writer = WindowWriter {
+            arena: arena_writer,
+            by_name: by_name_writer,
+            by_id: by_id_writer,
+            by_hash: by_hash_writer,
             next_stored_order: 0,
-            attached_blocks: 0,
-            protected_blocks: 0,
-            secondary_blocks: 0,
-        }
+            detached_leaves: ORIGIN,
+        };
+        Ok((window, writer))
     }
 
     pub(super) fn is_full_window(&self) -> bool {
@@ -96,454 +105,323 @@ impl Window {
     }
 
     pub(super) fn attached_blocks(&self) -> usize {
-        self.attached_blocks
-    }
-
-    pub(super) fn protected_blocks(&self) -> usize {
-        self.protected_blocks
+        self.attached_blocks.load(Ordering::Relaxed)
     }
 
     pub(super) fn secondary_blocks(&self) -> usize {
-        self.secondary_blocks
+        self.secondary_blocks.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn protected_blocks(&self) -> usize {
+        self.protected_blocks.load(Ordering::Relaxed)
     }
 
     pub(super) fn node(&self, slot: Slot) -> &Node {
-        &self.nodes[slot]
+        self.arena.node(slot)
     }
 
-    pub(super) fn block(&self, slot: Slot) -> &HeldBlock {
-        held(&self.nodes, slot)
+    // ---- finding; any thread ----
+
+    /// The node of this name that is in the tree.
+    pub(super) fn find_attached(&self, name: &Name) -> Option<Found> {
+        let words = name_words(name);
+        let mut found = None;
+        self.by_name.find(words[0], |slot| {
+            let node = self.node(slot);
+            let word = node.word();
+            let is_it = word.is_attached() && node.has_name(&words) && node.is_still(word);
+            if is_it {
+                found = Some(Found { slot, word });
+            }
+            is_it
+        });
+        found
     }
 
-    // ---- finding ----
-
-    pub(super) fn find_node(&self, name: &Name) -> Option<Slot> {
-        self.by_name.find(key_of_name(name), |slot| self.nodes[slot].name == *name)
+    /// The node of this name, if it holds a block that can be matched.
+    pub(super) fn find_alive(&self, name: &Name) -> Option<Found> {
+        self.find_attached(name).filter(|found| found.word.is_alive())
     }
 
-    /// The attached node of this name, if it holds a block.
-    pub(super) fn find_name(&self, name: &Name) -> Option<Slot> {
-        self.find_node(name).filter(|slot| self.nodes[*slot].block.is_some())
+    /// Looks at where a name should be, so that looking again is fast. Looks at many overlap.
+    pub(super) fn warm(&self, name: &Name) -> u64 {
+        let guess = self.by_name.guess(name_words(name)[0]);
+        guess.map_or(0, |slot| self.node(slot).first_name_word())
     }
+
+    /// Whether the block's bytes are complete, given the last fence that has passed.
+    pub(super) fn is_complete(&self, slot: Slot, passed_fence: u64) -> bool {
+        if !self.node(slot).info().has(FENCED) {
+            return true;
+        }
+        let fence = self.fences.try_row(slot as usize);
+        fence.is_some_and(|fence| fence[0].load(Ordering::Acquire) <= passed_fence)
+    }
+
+    /// Whether the block can be sent: in primary memory, and complete.
+    pub(super) fn is_sendable(&self, slot: Slot, passed_fence: u64) -> bool {
+        let is_primary = self.node(slot).info().tier() == Tier::Primary;
+        is_primary && self.is_complete(slot, passed_fence)
+    }
+
+    // ---- finding; the writer ----
 
     /// The node that holds this block, attached or left behind by a pin.
     pub(super) fn find_id(&self, id: BlockId) -> Option<Slot> {
-        self.by_id.find(key_of_id(id), |slot| held(&self.nodes, slot).id == id)
+        self.by_id.find(key_of_id(id), |slot| self.node(slot).id() == id)
     }
 
     /// A node whose block has this hash.
     pub(super) fn find_hash(&self, hash: u64) -> Option<Slot> {
-        self.by_hash.find(hash, |slot| held(&self.nodes, slot).hash == hash)
+        self.by_hash.find(hash, |slot| self.node(slot).hash() == hash)
     }
 
-    /// The node under which the block at `position` hangs.
-    fn find_parent(&self, sequence: &Sequence, position: usize) -> Option<Slot> {
-        match position.checked_sub(1) {
-            None => self.find_node(&sequence.root()),
-            Some(before) => self.find_node(&sequence.name(before)?),
-        }
+    /// The parent that the protection of a block reaches on to.
+    pub(super) fn parent_to_protect(&self, slot: Slot) -> Option<Slot> {
+        let parent = self.node(slot).parent();
+        let holds_block = parent != ORIGIN && self.node(parent).word().has_block();
+        (self.is_full_window() && holds_block).then_some(parent)
     }
 
-    /// The child with the longest head in common with `key`; of equally long ones, the one stored
-    /// first. Only children that `is_wanted` are looked at.
-    fn longest_head(
+    /// Protection as far as it is accounted for.
+    pub(super) fn is_accounted(&self, slot: Slot) -> bool {
+        let links = self.arena.links(slot);
+        get(&links.accounted_pins) > 0 || get(&links.accounted_children) > 0
+    }
+
+    // ---- coming ----
+
+    /// Makes room in the tables that find a block.
+    fn reserve(
         &self,
-        parent: Slot,
-        key: &KeyView<'_>,
-        is_wanted: impl Fn(&HeldBlock) -> bool,
-    ) -> Option<Head> {
-        let mut best: Option<(usize, u64, Slot)> = None;
-        let mut next = self.nodes[parent].first_child;
-        while let Some(slot) = next {
-            let child = &self.nodes[slot];
-            next = child.next_sibling;
-            let Some(block) = child.block.as_ref().filter(|block| is_wanted(block)) else {
-                continue;
-            };
-            let tokens = block.key.common_head(key);
-            let is_better = best.is_none_or(|(longest, stored_order, _)| {
-                tokens > longest || (tokens == longest && block.stored_order < stored_order)
-            });
-            if tokens > 0 && is_better {
-                best = Some((tokens, block.stored_order, slot));
-            }
-        }
-        best.map(|(tokens, _, slot)| Head { slot, tokens })
-    }
-
-    /// The head of one more block after `full_blocks` ones, within the first `max_tokens` tokens.
-    fn partial(&self, sequence: &Sequence, full_blocks: usize, max_tokens: usize) -> Option<Head> {
-        let left = max_tokens.checked_sub(full_blocks * sequence.tokens_per_block())?;
-        let key = sequence.key(full_blocks, left);
-        if key.tokens.is_empty() {
-            return None;
-        }
-        let parent = self.find_parent(sequence, full_blocks)?;
-        self.longest_head(parent, &key, |_| true)
-    }
-
-    /// The longest stored prefix within the first `max_tokens` tokens.
-    pub(super) fn match_prefix(&self, sequence: &Sequence, max_tokens: usize) -> Prefix {
-        let candidates = sequence.full_block_count().min(max_tokens / sequence.tokens_per_block());
-        let names = &sequence.names()[..candidates];
-        if self.is_full_window() {
-            // Closed under prefixes: presence only ever ends once.
-            let full_blocks = names.partition_point(|name| self.find_name(name).is_some());
-            let partial = self.partial(sequence, full_blocks, max_tokens);
-            return Prefix { first_block: 0, full_blocks, partial };
-        }
-        self.match_sliding(sequence, names, max_tokens)
-    }
-
-    /// A prefix of a sliding window is usable if its last `self.tokens` tokens are present, all
-    /// those after the last hole.
-    fn match_sliding(&self, sequence: &Sequence, names: &[Name], max_tokens: usize) -> Prefix {
-        let tokens_per_block = sequence.tokens_per_block();
-        let mut best = (0, None);
-        let mut hole_end = None;
-        let is_usable = |hole_end: Option<usize>, tokens: usize| {
-            hole_end.is_none_or(|end| end * tokens_per_block + self.tokens <= tokens)
-        };
-        for position in 0..=names.len() {
-            let before = position * tokens_per_block;
-            if is_usable(hole_end, before) {
-                best = (position, None);
-            }
-            let is_present = names.get(position).is_some_and(|name| self.find_name(name).is_some());
-            if is_present {
-                continue;
-            }
-            // Looked for only where it can be of use: children may be many.
-            if is_usable(hole_end, before + tokens_per_block) {
-                let partial = self
-                    .partial(sequence, position, max_tokens)
-                    .filter(|head| is_usable(hole_end, before + head.tokens));
-                if partial.is_some() {
-                    best = (position, partial);
-                }
-            }
-            hole_end = Some(position + 1);
-        }
-        let (full_blocks, partial) = best;
-        let tokens = full_blocks * tokens_per_block + partial.map_or(0, |head: Head| head.tokens);
-        Prefix {
-            first_block: tokens.saturating_sub(self.tokens) / tokens_per_block,
-            full_blocks,
-            partial,
-        }
-    }
-
-    /// A block that can be sent: the one at `position`, primary; for the partial tail a block,
-    /// full or short, whose tokens start with the tail's.
-    pub(super) fn find_sendable(&self, sequence: &Sequence, position: usize) -> Option<Slot> {
-        if let Some(name) = sequence.names().get(position) {
-            let is_primary = |slot: &Slot| self.block(*slot).tier == Tier::Primary;
-            return self.find_name(name).filter(is_primary);
-        }
-        let key = sequence.key(position, sequence.tokens_per_block());
-        let parent = self.find_parent(sequence, position)?;
-        let head = self.longest_head(parent, &key, |block| block.tier == Tier::Primary)?;
-        (head.tokens == key.tokens.len()).then_some(head.slot)
-    }
-
-    /// A block that can be sent to a peer that knows only names: full, primary, of a name that
-    /// means the same everywhere, right below `parent` (below a root if there is none).
-    pub(super) fn find_servable(&self, name: &Name, parent: Option<Slot>) -> Option<Slot> {
-        let slot = self.find_name(name)?;
-        let node = &self.nodes[slot];
-        let block = self.block(slot);
-        let is_in_place = match parent {
-            None => node.position == 0,
-            Some(_) => node.parent == parent,
-        };
-        (is_in_place && block.is_full && block.is_servable && block.tier == Tier::Primary)
-            .then_some(slot)
-    }
-
-    // ---- storing ----
-
-    /// Makes room for `store` to put blocks at `first..first + count`.
-    pub(super) fn reserve(
-        &mut self,
-        sequence: &Sequence,
-        first: usize,
-        count: usize,
+        writer: &mut WindowWriter,
+        name: Option<&Name>,
+        block: Option<(BlockId, u64)>,
     ) -> Result<(), ReuseError> {
-        // The full window stores nothing below an empty position; sliding ones make the way there.
-        let way = if self.is_full_window() {
-            1
-        } else {
-            let way = sequence.names()[..first.min(sequence.full_block_count())].iter().rev();
-            // A node that is there has all nodes above it.
-            1 + way.take_while(|name| self.find_node(name).is_none()).count()
-        };
-        self.nodes.try_reserve(way + count)?;
-        let nodes = &self.nodes;
-        self.by_name.try_reserve(way + count, |slot| key_of_name(&nodes[slot].name))?;
-        self.by_id.try_reserve(count, |slot| key_of_id(held(nodes, slot).id))?;
-        self.by_hash.try_reserve(count, |slot| held(nodes, slot).hash)
+        if let Some(name) = name {
+            let key_of = |slot| self.node(slot).first_name_word();
+            self.by_name.reserve_one(&mut writer.by_name, name_words(name)[0], key_of)?;
+        }
+        if let Some((id, hash)) = block {
+            let key_of = |slot| key_of_id(self.node(slot).id());
+            self.by_id.reserve_one(&mut writer.by_id, key_of_id(id), key_of)?;
+            let key_of = |slot| self.node(slot).hash();
+            self.by_hash.reserve_one(&mut writer.by_hash, hash, key_of)?;
+        }
+        Ok(())
     }
 
-    /// Puts a block at one position; `reserve` has made room.
-    pub(super) fn store(
-        &mut self,
-        sequence: &Sequence,
-        position: usize,
-        id: BlockId,
-        key: BlockKey,
-    ) -> Stored {
-        let (Some(name), Some(hash)) = (sequence.name(position), sequence.block_hash(position))
-        else {
-            return Stored::Returned;
-        };
-        if let Some(slot) = self.find_name(&name) {
-            return Stored::Occupied(self.block(slot).id);
-        }
-        let has_parent = position == 0
-            || sequence.name(position - 1).is_some_and(|parent| self.find_name(&parent).is_some());
-        if id < 0 || (self.is_full_window() && !has_parent) {
-            return Stored::Returned;
-        }
-        if let Some(old) = self.find_id(id) {
-            let old_node = &self.nodes[old];
-            let old_position = old_node.position as usize;
-            let is_above =
-                old_position < position && sequence.name(old_position) == Some(old_node.name);
-            if old_node.is_protected() || is_above {
-                return Stored::Returned;
-            }
-            self.detach_below(old);
-        }
-        let slot = self.make_way(sequence, position, name);
-        let stored_order = self.next_stored_order;
-        self.next_stored_order += 1;
-        let is_full = position < sequence.full_block_count();
-        let is_servable = sequence.is_servable_to_peers();
-        let tier = Tier::Primary;
-        self.nodes[slot].block =
-            Some(HeldBlock { id, hash, key, stored_order, tier, is_full, is_servable });
-        let nodes = &self.nodes;
-        self.by_id.insert(slot, |slot| key_of_id(held(nodes, slot).id));
-        self.link_hash(slot, hash);
-        self.attached_blocks += 1;
-        Stored::Taken
+    /// Adds a node without a block: a root below the origin, or a hole.
+    pub(super) fn add_hole(
+        &self,
+        writer: &mut WindowWriter,
+        facts: &NodeFacts,
+        uses_extra_ids: bool,
+    ) -> Result<Slot, ReuseError> {
+        self.reserve(writer, Some(&facts.name), None)?;
+        let slot = self.arena.take(&mut writer.arena, uses_extra_ids)?;
+        self.next_order(writer, slot);
+        let node = self.node(slot);
+        node.fill(facts);
+        node.attach();
+        self.arena.insert_child(facts.parent, slot, None);
+        self.by_name.insert(&mut writer.by_name, node.first_name_word(), slot);
+        Ok(slot)
     }
 
-    /// The node at `position`, made together with the nodes above it that are missing.
-    fn make_way(&mut self, sequence: &Sequence, position: usize, name: Name) -> Slot {
-        if let Some(slot) = self.find_node(&name) {
-            return slot;
-        }
-        // Upwards to what is there: names know their place, so nothing is walked twice.
-        let mut missing_from = position;
-        let mut parent = None;
-        while missing_from > 0 && parent.is_none() {
-            parent = self.find_node(&sequence.names()[missing_from - 1]);
-            missing_from -= usize::from(parent.is_none());
-        }
-        let mut parent = match parent.or_else(|| self.find_node(&sequence.root())) {
+    fn next_order(&self, writer: &mut WindowWriter, slot: Slot) {
+        let order = &self.arena.links(slot).stored_order;
+        order.store(writer.next_stored_order, Ordering::Relaxed);
+        writer.next_stored_order += 1;
+    }
+
+    /// Puts a block into the tree: into the hole at its position, or as a node of its own. Fails
+    /// before anything changed.
+    pub(super) fn add_block(
+        &self,
+        writer: &mut WindowWriter,
+        hole: Option<Slot>,
+        facts: &NodeFacts,
+        block: &BlockFacts,
+        key: &Probe<'_>,
+        fence: Option<u64>,
+    ) -> Result<Slot, ReuseError> {
+        let name = if hole.is_none() { Some(&facts.name) } else { None };
+        self.reserve(writer, name, Some((block.id, block.hash)))?;
+        let uses_extra_ids = key.extra_ids.is_some();
+        let slot = match hole {
             Some(slot) => slot,
-            None => self.insert(Node::new(sequence.root(), 0, None)),
+            None => self.arena.take(&mut writer.arena, uses_extra_ids)?,
         };
-        for place in missing_from..position {
-            let between = Node::new(sequence.names()[place], place as u32, Some(parent));
-            parent = self.insert(between);
+        if let Some(fence) = fence {
+            if let Err(error) = self.fences.ensure(slot as usize, "blocks of a window") {
+                if hole.is_none() {
+                    self.arena.give_back(&mut writer.arena, slot);
+                }
+                return Err(error);
+            }
+            self.fences.at(slot as usize).store(fence, Ordering::Release);
         }
-        self.insert(Node::new(name, position as u32, Some(parent)))
+        let node = self.node(slot);
+        match hole {
+            Some(_) => self.arena.remove_child(facts.parent, slot),
+            None => node.fill(facts),
+        }
+        self.next_order(writer, slot);
+        self.arena.keys.write(slot, key);
+        node.fill_block(block);
+        node.attach_block();
+        self.arena.insert_child(facts.parent, slot, Some(key));
+        if hole.is_none() {
+            self.by_name.insert(&mut writer.by_name, node.first_name_word(), slot);
+        }
+        self.by_id.insert(&mut writer.by_id, key_of_id(block.id), slot);
+        self.link_hash(writer, slot, block.hash);
+        self.attached_blocks.fetch_add(1, Ordering::Relaxed);
+        Ok(slot)
     }
 
-    /// Adds a node, as its parent's last child.
-    fn insert(&mut self, mut node: Node) -> Slot {
-        let parent = node.parent;
-        node.previous_sibling = parent.and_then(|parent| self.nodes[parent].last_child);
-        let previous = node.previous_sibling;
-        let slot = self.nodes.insert(node);
-        if let Some(previous) = previous {
-            self.nodes[previous].next_sibling = Some(slot);
-        }
-        if let Some(parent) = parent {
-            let parent = &mut self.nodes[parent];
-            parent.last_child = Some(slot);
-            parent.first_child.get_or_insert(slot);
-        }
-        let nodes = &self.nodes;
-        self.by_name.insert(slot, |slot| key_of_name(&nodes[slot].name));
-        slot
+    /// A block that is not in the tree, known by id and pinned once from the start.
+    pub(super) fn add_held(
+        &self,
+        writer: &mut WindowWriter,
+        id: BlockId,
+    ) -> Result<Slot, ReuseError> {
+        let key_of = |slot| key_of_id(self.node(slot).id());
+        self.by_id.reserve_one(&mut writer.by_id, key_of_id(id), key_of)?;
+        let slot = self.arena.take(&mut writer.arena, false)?;
+        let node = self.node(slot);
+        node.fill(&NodeFacts { name: Name([0; 32]), parent: ORIGIN, position: 0 });
+        node.fill_block(&BlockFacts { id, hash: 0, info: super::node::Info::new(0, 0) });
+        node.hold();
+        self.by_id.insert(&mut writer.by_id, key_of_id(id), slot);
+        self.add_detached_leaf(writer, slot);
+        Ok(slot)
     }
 
-    fn link_hash(&mut self, slot: Slot, hash: u64) {
+    fn link_hash(&self, writer: &mut WindowWriter, slot: Slot, hash: u64) {
         let Some(first) = self.find_hash(hash) else {
-            let nodes = &self.nodes;
-            self.by_hash.insert(slot, |slot| held(nodes, slot).hash);
-            return;
+            return self.by_hash.insert(&mut writer.by_hash, hash, slot);
         };
         // Second in the chain, so that many equal hashes cost no more than one.
-        let second = self.nodes[first].next_same_hash.replace(slot);
-        self.nodes[slot].previous_same_hash = Some(first);
-        self.nodes[slot].next_same_hash = second;
-        if let Some(second) = second {
-            self.nodes[second].previous_same_hash = Some(slot);
+        let first_links = self.arena.links(first);
+        let second = get(&first_links.next_same_hash);
+        set(&first_links.next_same_hash, slot);
+        let links = self.arena.links(slot);
+        set(&links.previous_same_hash, first);
+        set(&links.next_same_hash, second);
+        if second != ORIGIN {
+            set(&self.arena.links(second).previous_same_hash, slot);
         }
     }
 
-    fn unlink_hash(&mut self, slot: Slot) {
-        let hash = self.block(slot).hash;
-        let node = &mut self.nodes[slot];
-        let (previous, next) = (node.previous_same_hash.take(), node.next_same_hash.take());
-        if let Some(next) = next {
-            self.nodes[next].previous_same_hash = previous;
+    fn unlink_hash(&self, writer: &mut WindowWriter, slot: Slot) {
+        let links = self.arena.links(slot);
+        let (previous, next) = (get(&links.previous_same_hash), get(&links.next_same_hash));
+        if next != ORIGIN {
+            set(&self.arena.links(next).previous_same_hash, previous);
         }
-        match previous {
-            Some(previous) => self.nodes[previous].next_same_hash = next,
-            None => self.by_hash.remove(hash, slot, next),
+        if previous != ORIGIN {
+            set(&self.arena.links(previous).next_same_hash, next);
+        } else {
+            let heir = (next != ORIGIN).then_some(next);
+            self.by_hash.remove(&mut writer.by_hash, self.node(slot).hash(), slot, heir);
         }
+        set(&links.previous_same_hash, ORIGIN);
+        set(&links.next_same_hash, ORIGIN);
     }
 
-    // ---- leaving ----
+    // ---- going ----
 
-    /// Takes a node and everything below it out of the tree, and nodes above that lost their use.
-    /// Protected blocks stay known by id until their last unpin. Returns how many blocks left.
-    pub(super) fn detach_below(&mut self, top: Slot) -> usize {
-        let before = self.attached_blocks;
-        let above = self.nodes[top].parent;
-        let mut at = top;
-        // From the leaves up, without a stack: a node with no child left leaves its parent's list.
-        loop {
-            if let Some(child) = self.nodes[at].first_child {
-                at = child;
-                continue;
+    /// Takes a node out of the tree that has no child in it any more; `is_top` if its siblings stay.
+    /// Its pins, as they were at that moment.
+    pub(super) fn take_out(&self, writer: &mut WindowWriter, slot: Slot, is_top: bool) -> u64 {
+        let (node, links) = (self.node(slot), self.arena.links(slot));
+        let parent = node.parent();
+        if is_top {
+            self.arena.remove_child(parent, slot);
+        } else {
+            // All siblings go, so their order need not be kept; searches must notice.
+            self.arena.disturb_children(parent);
+        }
+        for link in [&links.children, &links.left, &links.right, &links.up] {
+            set(link, ORIGIN);
+        }
+        self.by_name.remove(&mut writer.by_name, node.first_name_word(), slot, None);
+        if !node.word().has_block() {
+            self.arena.give_back(&mut writer.arena, slot);
+            return 0;
+        }
+        self.attached_blocks.fetch_sub(1, Ordering::Relaxed);
+        if node.info().tier() == Tier::Secondary {
+            self.secondary_blocks.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.unlink_hash(writer, slot);
+        node.detach().pins()
+    }
+
+    /// Forgets a block that left the tree and is not protected.
+    pub(super) fn forget(&self, writer: &mut WindowWriter, slot: Slot) {
+        debug_assert!(!self.is_accounted(slot), "what is accounted for is protected");
+        self.by_id.remove(&mut writer.by_id, key_of_id(self.node(slot).id()), slot, None);
+        self.arena.give_back(&mut writer.arena, slot);
+    }
+
+    /// Keeps a block that left the tree for those who protect it.
+    pub(super) fn keep(&self, writer: &mut WindowWriter, slot: Slot) {
+        match self.parent_to_protect(slot) {
+            Some(parent) => {
+                let count = &self.arena.links(parent).detached_children;
+                set(count, get(count) + 1);
             }
-            let parent = self.nodes[at].parent;
-            self.detach_leaf(at);
-            match parent {
-                Some(parent) if at != top => at = parent,
-                _ => break,
-            }
+            // Any other parent may be gone while the block is still there.
+            None => set(&self.node(slot).parent, ORIGIN),
         }
-        self.prune(above);
-        before - self.attached_blocks
-    }
-
-    /// Removes nodes that hold nothing and lead to nothing, upwards.
-    fn prune(&mut self, from: Option<Slot>) {
-        let mut next = from;
-        while let Some(slot) = next {
-            let node = &self.nodes[slot];
-            if node.block.is_some() || node.first_child.is_some() {
-                break;
-            }
-            next = node.parent;
-            self.detach_leaf(slot);
+        if get(&self.arena.links(slot).detached_children) == 0 {
+            self.add_detached_leaf(writer, slot);
         }
     }
 
-    fn detach_leaf(&mut self, slot: Slot) {
-        self.unlink_from_siblings(slot);
-        let key = key_of_name(&self.nodes[slot].name);
-        self.by_name.remove(key, slot, None);
-        let Some(block) = &self.nodes[slot].block else {
-            return self.nodes.remove(slot);
-        };
-        self.attached_blocks -= 1;
-        self.secondary_blocks -= usize::from(block.tier == Tier::Secondary);
-        self.unlink_hash(slot);
-        self.nodes[slot].is_attached = false;
-        if !self.nodes[slot].is_protected() {
-            return self.free(slot);
+    pub(super) fn add_detached_leaf(&self, writer: &mut WindowWriter, slot: Slot) {
+        let (links, next) = (self.arena.links(slot), writer.detached_leaves);
+        set(&links.left, ORIGIN);
+        set(&links.right, next);
+        if next != ORIGIN {
+            set(&self.arena.links(next).left, slot);
         }
-        // Protection is handed on to parents that hold blocks, in the full window; all other links
-        // would dangle once the parent is gone.
-        let keeps_parent = self.is_full_window()
-            && self.nodes[slot].parent.is_some_and(|parent| self.nodes[parent].block.is_some());
-        if !keeps_parent {
-            self.nodes[slot].parent = None;
-        }
+        writer.detached_leaves = slot;
     }
 
-    fn unlink_from_siblings(&mut self, slot: Slot) {
-        let node = &mut self.nodes[slot];
-        let parent = node.parent;
-        let (previous, next) = (node.previous_sibling.take(), node.next_sibling.take());
-        match (previous, parent) {
-            (Some(previous), _) => self.nodes[previous].next_sibling = next,
-            (None, Some(parent)) => self.nodes[parent].first_child = next,
-            (None, None) => {}
+    pub(super) fn remove_detached_leaf(&self, writer: &mut WindowWriter, slot: Slot) {
+        let links = self.arena.links(slot);
+        let (previous, next) = (get(&links.left), get(&links.right));
+        if next != ORIGIN {
+            set(&self.arena.links(next).left, previous);
         }
-        match (next, parent) {
-            (Some(next), _) => self.nodes[next].previous_sibling = previous,
-            (None, Some(parent)) => self.nodes[parent].last_child = previous,
-            (None, None) => {}
+        if previous != ORIGIN {
+            set(&self.arena.links(previous).right, next);
+        } else {
+            writer.detached_leaves = next;
         }
     }
 
-    /// Forgets a node that left the tree and is not protected.
-    fn free(&mut self, slot: Slot) {
-        let id = self.block(slot).id;
-        self.by_id.remove(key_of_id(id), slot, None);
-        self.nodes.remove(slot);
-    }
-
-    /// Takes everything out of the tree.
-    pub(super) fn detach_all(&mut self) {
-        // Any name leads to a root; a root takes its whole tree along.
-        while let Some(mut slot) = self.by_name.any() {
-            while let Some(parent) = self.nodes[slot].parent {
-                slot = parent;
-            }
-            self.detach_below(slot);
-        }
-    }
-
-    /// Moves a block between tiers; its id stays.
-    pub(super) fn set_tier(&mut self, slot: Slot, tier: Tier) {
-        let block = self.nodes[slot].block.as_mut().expect("a slot found by id holds a block");
-        self.secondary_blocks += usize::from(tier == Tier::Secondary);
-        self.secondary_blocks -= usize::from(block.tier == Tier::Secondary);
-        block.tier = tier;
-    }
-
-    // ---- protecting ----
-
-    /// Protects a block; in the full window all blocks before it too.
-    pub(super) fn pin(&mut self, slot: Slot) {
-        let was_protected = self.nodes[slot].is_protected();
-        self.nodes[slot].pins += 1;
-        if was_protected {
+    /// Moves a block that is in the tree between tiers; its id stays.
+    pub(super) fn set_tier(&self, slot: Slot, tier: Tier) {
+        let node = self.node(slot);
+        if node.info().tier() == tier {
             return;
         }
-        self.protected_blocks += 1;
-        let mut at = slot;
-        while let Some(parent) = self.parent_to_protect(at) {
-            let was_protected = self.nodes[parent].is_protected();
-            self.nodes[parent].protected_children += 1;
-            if was_protected {
-                break;
+        // The count first: a reader that sees none in secondary memory looks at no block.
+        match tier {
+            Tier::Secondary => {
+                self.secondary_blocks.fetch_add(1, Ordering::SeqCst);
+                node.set_tier(tier);
             }
-            self.protected_blocks += 1;
-            at = parent;
-        }
-    }
-
-    /// Takes back one `pin`.
-    pub(super) fn unpin(&mut self, slot: Slot) {
-        self.nodes[slot].pins -= 1;
-        let mut at = slot;
-        while !self.nodes[at].is_protected() {
-            self.protected_blocks -= 1;
-            let parent = self.parent_to_protect(at);
-            if !self.nodes[at].is_attached {
-                self.free(at);
+            Tier::Primary => {
+                node.set_tier(tier);
+                self.secondary_blocks.fetch_sub(1, Ordering::SeqCst);
             }
-            let Some(parent) = parent else {
-                break;
-            };
-            self.nodes[parent].protected_children -= 1;
-            at = parent;
         }
-    }
-
-    fn parent_to_protect(&self, slot: Slot) -> Option<Slot> {
-        let parent = self.nodes[slot].parent.filter(|_| self.is_full_window())?;
-        self.nodes[parent].block.is_some().then_some(parent)
+        self.arena.refresh_child(node.parent(), slot);
     }
 }

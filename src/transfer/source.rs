@@ -183,7 +183,12 @@ impl Source {
         };
         // The tree may know blocks that are not in this memory: they cannot be sent.
         let pool = &self.pool;
-        let ids: Vec<i32> = range.ids().skip(skipped).take_while(|id| pool.contains(*id)).collect();
+        let (Ok(ids), Ok(block_hashes)) = (range.ids(), range.block_hashes()) else {
+            // No memory for the answer: later perhaps.
+            self.refuse(transport, peer, key, RefuseReason::Busy);
+            return;
+        };
+        let ids: Vec<i32> = ids.skip(skipped).take_while(|id| pool.contains(*id)).collect();
         let is_enough = match request.policy {
             Policy::Strict => ids.len() == wanted,
             Policy::BestEffort => !ids.is_empty(),
@@ -192,7 +197,7 @@ impl Source {
             self.answer_missing(transport, peer, key, ids.len());
             return;
         }
-        let block_hashes = range.block_hashes().skip(skipped).take(ids.len()).collect();
+        let block_hashes = block_hashes.skip(skipped).take(ids.len()).collect();
         let accepted = Message::Answer(key, Answer::Accepted { block_hashes });
         if transport.send_message(peer, accepted.encode()).is_err() {
             // The peer is gone, which its own event says; `range` unpins here.
