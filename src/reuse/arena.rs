@@ -82,8 +82,7 @@ impl Arena {
             &links.oldest_primary,
             &links.previous_same_hash,
             &links.next_same_hash,
-            &links.accounted_pins,
-            &links.accounted_children,
+            &links.protectors,
             &links.detached_children,
             &links.next,
         ] {

@@ -69,6 +69,8 @@ mod key;
 mod leave;
 mod lookup;
 mod matching;
+#[cfg(all(test, kvhints_shuttle))]
+mod model;
 mod multimodal;
 mod node;
 mod pin;

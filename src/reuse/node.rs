@@ -326,10 +326,9 @@ pub(super) struct Links {
     /// Neighbours among the blocks of equal hash.
     pub(super) previous_same_hash: AtomicU32,
     pub(super) next_same_hash: AtomicU32,
-    /// Pins on this very node, as far as they are accounted for.
-    pub(super) accounted_pins: AtomicU32,
-    /// Children that are protected, as far as accounted for; in the full window only.
-    pub(super) accounted_children: AtomicU32,
+    /// What protects this node, as far as it is accounted for: pins on it and, in the full window,
+    /// children that are protected.
+    pub(super) protectors: AtomicU32,
     /// Children that left the tree under protection and still exist; in the full window only.
     pub(super) detached_children: AtomicU32,
     /// The next in whatever list of the writer the node is in.
@@ -362,7 +361,7 @@ mod tests {
     #[test]
     fn a_node_is_one_cache_line() {
         assert_eq!(size_of::<Node>(), 64);
-        assert_eq!(size_of::<Links>(), 64);
+        assert_eq!(size_of::<Links>(), 56);
     }
 
     #[test]

@@ -5,42 +5,40 @@
 //! one, and each walks up only over blocks whose protection changes. A pin that came and went in
 //! between costs nothing.
 //!
-//! Invariant: `accounted_pins` of a node counts the entries accounted on it, `accounted_children`
-//! its children with either above 0 (full window), and `protected_blocks` the nodes with either
-//! above 0. Guards: a node is freed only when nothing is accounted on it.
+//! Invariant: `protectors` of a node counts the entries accounted on it and, in the full window, its
+//! children that have protectors; `protected_blocks` counts the nodes that have any. Guards: a node
+//! is freed only when it has none.
 
 use super::core::{Core, Writer};
 use super::node::{get, set};
 use super::pin::Target;
 use super::window::Window;
-use crate::sync::atomic::{AtomicU32, Ordering};
-
-fn add(count: &AtomicU32, change: i32) {
-    set(count, get(count).wrapping_add_signed(change));
-}
+use crate::sync::atomic::Ordering;
 
 impl Window {
     fn account_pin(&self, slot: u32) {
-        let was_protected = self.is_accounted(slot);
-        add(&self.arena.links(slot).accounted_pins, 1);
-        let (mut at, mut was_protected) = (slot, was_protected);
-        while !was_protected {
+        let mut next = Some(slot);
+        while let Some(at) = next {
+            let protectors = &self.arena.links(at).protectors;
+            set(protectors, get(protectors) + 1);
+            if get(protectors) > 1 {
+                return;
+            }
             self.protected_blocks.fetch_add(1, Ordering::Relaxed);
-            let Some(parent) = self.parent_to_protect(at) else { return };
-            was_protected = self.is_accounted(parent);
-            add(&self.arena.links(parent).accounted_children, 1);
-            at = parent;
+            next = self.parent_to_protect(at);
         }
     }
 
     fn account_unpin(&self, slot: u32) {
-        add(&self.arena.links(slot).accounted_pins, -1);
-        let mut at = slot;
-        while !self.is_accounted(at) {
+        let mut next = Some(slot);
+        while let Some(at) = next {
+            let protectors = &self.arena.links(at).protectors;
+            set(protectors, get(protectors) - 1);
+            if get(protectors) > 0 {
+                return;
+            }
             self.protected_blocks.fetch_sub(1, Ordering::Relaxed);
-            let Some(parent) = self.parent_to_protect(at) else { return };
-            add(&self.arena.links(parent).accounted_children, -1);
-            at = parent;
+            next = self.parent_to_protect(at);
         }
     }
 }

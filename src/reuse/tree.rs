@@ -277,6 +277,12 @@ impl ReuseTree {
         WeakReuseTree { shared: Arc::downgrade(&self.shared) }
     }
 
+    /// What is below this face, for the model checker's wrong steps.
+    #[cfg(all(test, kvhints_shuttle))]
+    pub(super) fn core(&self) -> &Core {
+        &self.shared.core
+    }
+
     /// Tokens in a full block.
     pub fn tokens_per_block(&self) -> usize {
         self.shared.core.tokens_per_block

@@ -57,9 +57,8 @@ impl Checked<'_> {
             let word = node.word();
             let pins = self.pinned.iter().filter(|pinned| **pinned == slot).count();
             expect(word.pins() as usize == pins, "a node's pins are not those of the pin table")?;
-            expect(get(&links.accounted_pins) as usize == pins, "pins are accounted wrongly")?;
             expect(!word.is_closing(), "a node was left closed")?;
-            self.verify_protection(slot)?;
+            self.verify_protection(slot, pins)?;
             self.verify_children(slot)?;
             if word.is_attached() {
                 by_name += 1;
@@ -100,7 +99,7 @@ impl Checked<'_> {
         window.by_hash.verify(&writer.by_hash, |slot| node(slot).hash())
     }
 
-    fn verify_protection(&self, slot: Slot) -> Result<(), String> {
+    fn verify_protection(&self, slot: Slot, pins: usize) -> Result<(), String> {
         let links = self.arena().links(slot);
         let children: Vec<Slot> = self
             .slots()
@@ -108,8 +107,8 @@ impl Checked<'_> {
             .collect();
         let count = |is: &dyn Fn(Slot) -> bool| children.iter().filter(|child| is(**child)).count();
         let protected = count(&|child| self.window.is_accounted(child));
-        let is_right = get(&links.accounted_children) as usize == protected;
-        expect(is_right, "protected children are counted wrongly")?;
+        let is_right = get(&links.protectors) as usize == pins + protected;
+        expect(is_right, "what protects a node is counted wrongly")?;
         let detached = count(&|child| self.window.node(child).word().is_detached());
         let is_right = get(&links.detached_children) as usize == detached;
         expect(is_right, "children left behind are counted wrongly")

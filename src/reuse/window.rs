@@ -185,8 +185,7 @@ impl Window {
 
     /// Protection as far as it is accounted for.
     pub(super) fn is_accounted(&self, slot: Slot) -> bool {
-        let links = self.arena.links(slot);
-        get(&links.accounted_pins) > 0 || get(&links.accounted_children) > 0
+        get(&self.arena.links(slot).protectors) > 0
     }
 
     // ---- coming ----
