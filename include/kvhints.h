@@ -1492,7 +1492,8 @@ size_t kvh_block_range_tail_tokens(const kvh_block_range_t *range);
 uint64_t kvh_block_range_pin_id(const kvh_block_range_t *range);
 
 // The block ids, oldest first. The count is written on KVH_ERR_TOO_SMALL too; (NULL, 0) asks for
-// it.
+// it. Ids, hashes and tiers are found out the first time one of them is asked for: KVH_ERR_STATE
+// when the pin was released before that.
 KVH_MUST_USE
 kvh_status_t kvh_block_range_ids(const kvh_block_range_t *range,
                                  int32_t *ids,
@@ -1506,16 +1507,16 @@ kvh_status_t kvh_block_range_block_hashes(const kvh_block_range_t *range,
                                           size_t capacity,
                                           size_t *count_out);
 
-// The blocks' tiers (KVH_TIER_*) when they were pinned, in the same order and by the same rules as
-// kvh_block_range_ids. A pinned block does not go to secondary memory.
+// The blocks' tiers (KVH_TIER_*), in the same order and by the same rules as kvh_block_range_ids.
+// A pinned block does not go to secondary memory.
 KVH_MUST_USE
 kvh_status_t kvh_block_range_tiers(const kvh_block_range_t *range,
                                    uint32_t *tiers,
                                    size_t capacity,
                                    size_t *count_out);
 
-// Releases the range's pin; the range itself stays readable. KVH_ERR_STATE, and nothing changed,
-// when it was released before, here or by kvh_reuse_tree_unpin.
+// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE,
+// and nothing changed, when it was released before, here or by kvh_reuse_tree_unpin.
 KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);
 
 // Destroys the range, releasing its pin unless that was done before. NULL is fine.

@@ -461,3 +461,145 @@ fn very_long_chains_are_torn_down_without_deep_recursion() {
     store(&tree, &prompt, &ids);
     assert_eq!(tree.evict(WINDOW_FULL, 0), Ok(Evicted::Left { blocks: ids.len() }));
 }
+
+#[test]
+fn very_many_equal_block_hashes_in_one_store_cost_no_more_than_others() {
+    // Blocks of one token: each extra id is chosen so that all block hashes are one.
+    let (mut tokens, mut extra_ids) = (vec![1], vec![0]);
+    let target = with_extra_ids(&tokens, &extra_ids).block_hash(0).expect("a block");
+    for token in 0..2000_i32 {
+        let mut mixed = token as u32;
+        for _ in 0..2 {
+            mixed = ((mixed >> 16) ^ mixed).wrapping_mul(0x045d_9f3b);
+        }
+        mixed = ((mixed >> 16) ^ mixed).wrapping_add(0x9e37_79b9);
+        let length_seed = 1 ^ target.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let seed = length_seed
+            ^ u64::from(mixed).wrapping_add(length_seed << 6).wrapping_add(length_seed >> 2);
+        tokens.push(token);
+        extra_ids.push(extra_id_for(target, seed));
+    }
+    let prompt = with_extra_ids(&tokens, &extra_ids);
+    assert!(prompt.block_hashes().iter().all(|hash| *hash == target), "the collision was forced");
+    let observer = Arc::new(NoObserver);
+    let config = ReuseTreeConfig { tokens_per_block: 1, windows: &[], seed: 1, observer };
+    let tree = ReuseTree::new(config).expect("a good configuration");
+    let ids: Vec<BlockId> = (0..2001).collect();
+    assert!(store(&tree, &prompt, &ids).iter().zip(&ids).all(|(held, id)| *held == Some(*id)));
+    assert_eq!(matched(&tree, &prompt), 2001);
+    assert_eq!(tree.evict(WINDOW_FULL, 0), Ok(Evicted::Left { blocks: 2001 }));
+    tree.verify().expect("the tree's parts agree");
+}
+
+#[test]
+fn blocks_that_a_request_holds_are_protected_stored_or_not() {
+    let (tree, prompt, other) = (tree(), sequence(0..12), sequence(50..62));
+    store(&tree, &prompt, &[1, 2]);
+    let held = tree.pin_blocks(WINDOW_FULL, &[1, 2, 9, -1], None).expect("a known window");
+    let held = held.expect("blocks are held");
+    assert_eq!(held.ids().expect("live").collect::<Vec<_>>(), [1, 2, 9]);
+    tree.verify().expect("the tree's parts agree");
+    assert_eq!(tree.protected_blocks(WINDOW_FULL), Ok(3));
+    for id in [1, 2, 9] {
+        assert_eq!(tree.evict(WINDOW_FULL, id), Ok(Evicted::Busy));
+        assert_eq!(store(&tree, &other, &[id]), [None], "its bytes are in use");
+    }
+    assert_eq!(tree.find_id(WINDOW_FULL, 9), Ok(None), "known, not stored");
+    let again = tree.pin_blocks(WINDOW_FULL, &[9], None).expect("a known window");
+    drop(held);
+    assert_eq!(tree.evict(WINDOW_FULL, 9), Ok(Evicted::Busy), "the second pin holds it");
+    drop(again);
+    assert_eq!(tree.evict(WINDOW_FULL, 9), Ok(Evicted::NotFound));
+    assert_eq!(tree.protected_blocks(WINDOW_FULL), Ok(0));
+    tree.verify().expect("the tree's parts agree");
+    assert!(tree.pin_blocks(WINDOW_FULL, &[-1], None).expect("a known window").is_none());
+}
+
+#[test]
+fn what_was_stored_can_be_pinned_in_the_same_step() {
+    let (tree, prompt) = (tree(), sequence(0..12));
+    store(&tree, &prompt, &[1]);
+    let (holds, range) =
+        tree.store_and_pin(WINDOW_FULL, &prompt, 0, &[7, 8, 9], None).expect("a good store");
+    assert_eq!(holds, [Some(1), Some(8), Some(9)]);
+    let range = range.expect("blocks are held");
+    assert_eq!(range.ids().expect("live").collect::<Vec<_>>(), [1, 8, 9]);
+    assert_eq!(tree.evict(WINDOW_FULL, 9), Ok(Evicted::Busy));
+    tree.reset();
+    assert_eq!(tree.protected_blocks(WINDOW_FULL), Ok(3));
+    tree.verify().expect("the tree's parts agree");
+    drop(range);
+    assert_eq!(tree.protected_blocks(WINDOW_FULL), Ok(0));
+    tree.verify().expect("the tree's parts agree");
+}
+
+#[test]
+fn a_block_behind_a_fence_is_matched_and_not_sent_until_the_fence_has_passed() {
+    let (tree, prompt) = (tree(), sequence(0..10));
+    store(&tree, &prompt, &[1]);
+    tree.store_with_fence(WINDOW_FULL, &prompt, 1, &[2, 3], 5).expect("a good store");
+    let present = || {
+        let request = RangeRequest { policy: Policy::BestEffort, ..strict(0, 3) };
+        let ranged = tree.pin_range(WINDOW_FULL, &prompt, &request).expect("a good range").present;
+        let named = tree.pin_named(WINDOW_FULL, prompt.names(), Policy::BestEffort, None);
+        (ranged, named.expect("a good list").present)
+    };
+    assert_eq!((matched(&tree, &prompt), present()), (10, (1, 1)));
+    tree.fence_passed(4);
+    assert_eq!(present(), (1, 1));
+    tree.fence_passed(5);
+    assert_eq!(present(), (3, 2));
+    assert_eq!(tree.protected_blocks(WINDOW_FULL), Ok(0));
+}
+
+#[test]
+fn a_range_knows_its_blocks_after_a_reset_and_not_after_an_unasked_unpin() {
+    let (tree, prompt) = (tree(), sequence(0..80));
+    let ids: Vec<BlockId> = (100..120).collect();
+    store(&tree, &prompt, &ids);
+    let (asked, unasked) =
+        (pin(&tree, WINDOW_FULL, &prompt, 20), pin(&tree, WINDOW_FULL, &prompt, 20));
+    tree.reset();
+    // The same content again, in other blocks: they are not the pinned ones.
+    store(&tree, &prompt, &(200..220).collect::<Vec<_>>());
+    assert_eq!(asked.ids().expect("live").collect::<Vec<_>>(), ids);
+    asked.unpin().expect("live");
+    unasked.unpin().expect("live");
+    assert_eq!(asked.ids().expect("asked before").collect::<Vec<_>>(), ids);
+    assert_eq!(unasked.ids().err(), Some(ReuseError::NotLive));
+    tree.verify().expect("the tree's parts agree");
+}
+
+#[test]
+fn a_head_among_very_many_siblings_is_found_by_what_was_stored_first() {
+    let tree = tree();
+    for sibling in 0..2000 {
+        store(&tree, &sequence([7, sibling % 50, sibling, 0]), &[sibling]);
+    }
+    tree.verify().expect("the tree's parts agree");
+    let first_of = |tokens: [i32; 4]| {
+        let (_, blocks) =
+            tree.match_prefix(WINDOW_FULL, &sequence(tokens), usize::MAX).expect("a good match");
+        blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>()
+    };
+    assert_eq!(first_of([7, 13, -1, 0]), [13]);
+    assert_eq!(first_of([7, 60, 0, 0]), [0]);
+    assert_eq!(first_of([7, 13, 1963, 5]), [1963]);
+    tree.evict(WINDOW_FULL, 13).expect("a known window");
+    assert_eq!(first_of([7, 13, -1, 0]), [63]);
+    assert_eq!(first_of([8, 13, 13, 0]), [] as [i32; 0]);
+}
+
+#[test]
+fn the_oldest_pin_says_how_long_it_lives() {
+    let (tree, prompt) = (tree(), sequence(0..4));
+    store(&tree, &prompt, &[1]);
+    assert_eq!(tree.longest_pin_age_ns(50), 0);
+    tree.set_now(10);
+    let first = pin(&tree, WINDOW_FULL, &prompt, 1);
+    tree.set_now(30);
+    let _second = pin(&tree, WINDOW_FULL, &prompt, 1);
+    assert_eq!(tree.longest_pin_age_ns(50), 40);
+    drop(first);
+    assert_eq!(tree.longest_pin_age_ns(50), 20);
+}

@@ -245,8 +245,8 @@ unsafe fn copy_each<T: Copy>(
     unsafe { args::copy_out(&copies, buffer, capacity, count_out) }
 }
 
-/// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE, and nothing changed,
-/// when it was released before, here or by kvh_reuse_tree_unpin.
+/// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE,
+/// and nothing changed, when it was released before, here or by kvh_reuse_tree_unpin.
 ///
 /// # Safety
 /// `range` is a live range.

@@ -55,6 +55,31 @@ impl Arena {
         self.links.at(slot as usize)
     }
 
+    /// Makes room for `count` nodes with their keys, so that as many `take`s need no memory; asks
+    /// `also` for whatever else each of them will need.
+    pub(super) fn reserve(
+        &self,
+        writer: &ArenaWriter,
+        count: usize,
+        uses_extra_ids: bool,
+        also: impl Fn(Slot) -> Result<(), ReuseError>,
+    ) -> Result<(), ReuseError> {
+        let (mut free, mut unused) = (writer.free, writer.unused_from);
+        for _ in 0..count {
+            let slot = if free == ORIGIN { unused } else { free };
+            if slot == unused {
+                self.nodes.ensure(slot as usize, "blocks of a window")?;
+                self.links.ensure(slot as usize, "blocks of a window")?;
+                unused += 1;
+            } else {
+                free = get(&self.links(slot).next);
+            }
+            self.keys.ensure(slot, uses_extra_ids)?;
+            also(slot)?;
+        }
+        Ok(())
+    }
+
     /// A free node with no links and room for a key.
     pub(super) fn take(
         &self,

@@ -116,6 +116,8 @@ struct Segment {
     depth: u32,
     incarnation: u32,
     entries: u32,
+    /// Entries that a `reserve` in progress counts on.
+    promised: u32,
 }
 
 /// The writer's part of a table; it comes with each change.
@@ -247,6 +249,33 @@ impl Lookup {
         }
     }
 
+    /// Makes room for an entry under each of `keys`, as `reserve_one` does for one.
+    pub(super) fn reserve(
+        &self,
+        writer: &mut LookupWriter,
+        keys: &[u64],
+        key_of: impl Fn(Slot) -> u64,
+    ) -> Result<(), ReuseError> {
+        // Each round but the last splits a segment.
+        loop {
+            let depth = self.depth.load(Ordering::Relaxed);
+            let index_of = |key: &u64| self.place(*key).directory_index(depth);
+            let segment_of = |index| self.entry(index, Ordering::Relaxed).segment();
+            for key in keys {
+                writer.segments[segment_of(index_of(key))].promised = 0;
+            }
+            let full = keys.iter().map(index_of).find(|index| {
+                let segment = &mut writer.segments[segment_of(*index)];
+                segment.promised += 1;
+                segment.entries + segment.promised > SEGMENT_FULL
+            });
+            let Some(index) = full else {
+                return Ok(());
+            };
+            self.split(writer, segment_of(index), index, &key_of)?;
+        }
+    }
+
     /// Adds an entry for which there is none yet; `reserve_one` has made room.
     pub(super) fn insert(&self, writer: &mut LookupWriter, key: u64, slot: Slot) {
         let place = self.place(key);
@@ -316,7 +345,7 @@ impl Lookup {
                 self.buckets.ensure(segment << SEGMENT_BITS, "segments of a table")?;
                 writer.segments.try_reserve(1)?;
                 writer.unused.try_reserve(segment + 1)?;
-                writer.segments.push(Segment { depth: 0, incarnation: 0, entries: 0 });
+                writer.segments.push(Segment { depth: 0, incarnation: 0, entries: 0, promised: 0 });
                 writer.unused.push(segment as u32);
                 segment as u32
             }

@@ -1,8 +1,8 @@
 //! How blocks come into the tree.
 //!
 //! Guards: a position holds one block, an id is at one position, and what protects an id keeps it
-//! where it is. A block becomes visible to readers when all of it is written. Memory that runs out
-//! before the first block is an error; later the rest is handed back.
+//! where it is. A block becomes visible to readers when all of it is written. All memory is asked for
+//! before the first change.
 
 use super::core::{Core, Writer};
 use super::error::ReuseError;
@@ -11,6 +11,7 @@ use super::leave::Protection;
 use super::node::{BlockFacts, BlockId, Info, NodeFacts, Slot, FENCED, FULL, ORIGIN, SERVABLE};
 use super::sequence::Sequence;
 use super::stored_key::{Kind, Probe};
+use super::window::Room;
 use crate::sync::atomic::Ordering;
 
 /// What came of storing one position.
@@ -53,6 +54,7 @@ impl Core {
         let kind = Kind::of_traits(sequence.traits());
         let storing = Storing { window, sequence, kind, fence };
         self.forget_released(writer, window);
+        self.make_room(writer, &storing, first, ids)?;
         if let Some(fence) = fence {
             // Before any block: a reader that finds none to wait for looks at no block.
             self.last_fence.fetch_max(fence, Ordering::SeqCst);
@@ -61,12 +63,9 @@ impl Core {
         let mut above = None;
         for (offset, id) in ids.iter().enumerate() {
             let stored = self.store_one(writer, &storing, first + offset, *id, above);
-            let stored = match stored {
-                Err(error) if offset == 0 => return Err(error),
-                // What is stored stays; the rest is handed back.
-                Err(_) => Stored::Returned,
-                Ok(stored) => stored,
-            };
+            // A block that moved away may have taken a part of the way along; if memory for that runs
+            // out, the block is handed back as any other that is not stored.
+            let stored = stored.unwrap_or(Stored::Returned);
             let (slot, held) = match stored {
                 Stored::Taken(slot) => {
                     counts.blocks_taken.fetch_add(1, Ordering::Relaxed);
@@ -86,6 +85,38 @@ impl Core {
             holds.push(held);
         }
         Ok(holds)
+    }
+
+    /// Asks for all the memory that storing these blocks can need.
+    fn make_room(
+        &self,
+        writer: &mut Writer,
+        storing: &Storing<'_>,
+        first: usize,
+        ids: &[BlockId],
+    ) -> Result<(), ReuseError> {
+        let (window, sequence) = (&self.windows[storing.window], storing.sequence);
+        let mut room = Room::default();
+        room.add_name(&sequence.root())?;
+        // The full window stores nothing below an empty position; sliding ones make the way there.
+        if !window.is_full_window() {
+            let way = sequence.names()[..first.min(sequence.full_block_count())].iter().rev();
+            // A node that is there has all nodes above it.
+            for name in way.take_while(|name| window.find_attached(name).is_none()) {
+                room.add_name(name)?;
+            }
+        }
+        for (position, id) in (first..).zip(ids) {
+            let (name, hash) = (sequence.name(position), sequence.block_hash(position));
+            if let (Some(name), Some(hash)) = (name, hash) {
+                room.add_name(&name)?;
+                room.add_block(*id, hash)?;
+            }
+        }
+        let uses_extra_ids = sequence.traits().uses_extra_ids;
+        let is_fenced = storing.fence.is_some();
+        let writer = &mut writer.windows[storing.window];
+        window.reserve_all(writer, room, uses_extra_ids, is_fenced)
     }
 
     fn store_one(

@@ -298,9 +298,8 @@ impl ReuseTree {
     /// Puts `ids[i]` at block `first_block + i` of the sequence, whose bytes are complete. Returns
     /// what the tree holds at each of these positions afterwards. An id that is not there in the
     /// answer is handed back: the position holds another block, is below an empty one (full
-    /// window), or the id is protected elsewhere, or already above on this path; or memory ran out
-    /// after the first. An unprotected id stored elsewhere moves here, and what was below it leaves
-    /// the tree. Negative ids are holes in sliding windows and refused in the full one.
+    /// window), or the id is protected elsewhere, or already above on this path. An unprotected id
+    /// stored elsewhere moves here, and what was below it leaves the tree. Negative ids are holes in sliding windows and refused in the full one.
     pub fn store(
         &self,
         window: i32,

@@ -32,6 +32,30 @@ pub(super) struct Found {
     pub(super) word: Word,
 }
 
+/// What room is asked for: keys in the three tables, a node for each name.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    names: Vec<u64>,
+    ids: Vec<u64>,
+    hashes: Vec<u64>,
+}
+
+impl Room {
+    pub(super) fn add_name(&mut self, name: &Name) -> Result<(), ReuseError> {
+        self.names.try_reserve(1)?;
+        self.names.push(name_words(name)[0]);
+        Ok(())
+    }
+
+    pub(super) fn add_block(&mut self, id: BlockId, hash: u64) -> Result<(), ReuseError> {
+        self.ids.try_reserve(1)?;
+        self.hashes.try_reserve(1)?;
+        self.ids.push(key_of_id(id));
+        self.hashes.push(hash);
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Window {
     /// Attention window in tokens; 0 is the full window.
@@ -208,6 +232,32 @@ impl Window {
             self.by_hash.reserve_one(&mut writer.by_hash, hash, key_of)?;
         }
         Ok(())
+    }
+
+    /// Makes room for blocks under these names, ids and hashes, and for nodes on the way to them; so
+    /// that adding them needs no memory.
+    pub(super) fn reserve_all(
+        &self,
+        writer: &mut WindowWriter,
+        mut room: Room,
+        uses_extra_ids: bool,
+        is_fenced: bool,
+    ) -> Result<(), ReuseError> {
+        let fence = |slot: Slot| match is_fenced {
+            true => self.fences.ensure(slot as usize, "blocks of a window"),
+            false => Ok(()),
+        };
+        self.arena.reserve(&writer.arena, room.names.len(), uses_extra_ids, fence)?;
+        // Many equal hashes are one entry, and many blocks may be made to have one.
+        for keys in [&mut room.names, &mut room.ids, &mut room.hashes] {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        let node = |slot| self.node(slot);
+        self.by_name
+            .reserve(&mut writer.by_name, &room.names, |slot| node(slot).first_name_word())?;
+        self.by_id.reserve(&mut writer.by_id, &room.ids, |slot| key_of_id(node(slot).id()))?;
+        self.by_hash.reserve(&mut writer.by_hash, &room.hashes, |slot| node(slot).hash())
     }
 
     /// Adds a node without a block: a root below the origin, or a hole.
