@@ -55,6 +55,18 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Its stable name, the same as in the metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Admitted(_) => "admitted",
+            Verdict::Absent => "absent",
+            Verdict::Untrusted | Verdict::BadlySigned(_) => "untrusted",
+            Verdict::UnknownVersion => "unknown_version",
+            Verdict::Oversized => "oversized",
+            Verdict::Malformed => "malformed",
+        }
+    }
+
     /// The hint, if there is one.
     pub fn into_snapshot(self) -> Option<Snapshot> {
         match self {
@@ -74,10 +86,29 @@ impl From<Fault> for Verdict {
     }
 }
 
+/// What a verdict does to the number of times that a signed hint was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admissions {
+    /// One more.
+    Counted,
+    /// Nothing: the verdict is only asked for.
+    Unchanged,
+}
+
 /// Judges the raw JSON bytes of one hint.
 pub fn admit(
     raw: &[u8],
     ingress: Ingress<'_>,
+    scratch: &mut Scratch,
+) -> Result<Verdict, TryReserveError> {
+    judge(raw, ingress, Admissions::Counted, scratch)
+}
+
+/// [`admit`], for whoever says what becomes of admissions.
+pub(super) fn judge(
+    raw: &[u8],
+    ingress: Ingress<'_>,
+    admissions: Admissions,
     scratch: &mut Scratch,
 ) -> Result<Verdict, TryReserveError> {
     if is_absent(raw) {
@@ -85,7 +116,7 @@ pub fn admit(
     }
     match ingress {
         Ingress::Http { trusted: false } => Ok(Verdict::Untrusted),
-        Ingress::HttpSigned(verifier) => judge_signed(raw, verifier, scratch),
+        Ingress::HttpSigned(verifier) => judge_signed(raw, verifier, admissions, scratch),
         _ if raw.len() > RAW_MAX_BYTES => Ok(Verdict::Oversized),
         Ingress::Http { trusted: true } | Ingress::InProcess => judge_text(raw, scratch),
     }
@@ -97,6 +128,16 @@ pub fn admit(
 pub fn admit_msgpack(
     raw: &[u8],
     ingress: Ingress<'_>,
+    scratch: &mut Scratch,
+) -> Result<Verdict, TryReserveError> {
+    judge_msgpack(raw, ingress, Admissions::Counted, scratch)
+}
+
+/// [`admit_msgpack`], for whoever says what becomes of admissions.
+pub(super) fn judge_msgpack(
+    raw: &[u8],
+    ingress: Ingress<'_>,
+    admissions: Admissions,
     scratch: &mut Scratch,
 ) -> Result<Verdict, TryReserveError> {
     if raw.is_empty() || raw == [msgpack::NIL] {
@@ -115,7 +156,7 @@ pub fn admit_msgpack(
     }
     let decoded = msgpack::decode(raw, &mut scratch.slots)?;
     match (decoded, verifier) {
-        (Decoded::Text(json), Some(verifier)) => judge_signed(&json, verifier, scratch),
+        (Decoded::Text(json), Some(verifier)) => judge_signed(&json, verifier, admissions, scratch),
         (Decoded::TooLong(_), Some(_)) => Ok(Verdict::BadlySigned(SignatureFault::TooLong)),
         (Decoded::Malformed, Some(_)) => Ok(Verdict::BadlySigned(SignatureFault::NotJson)),
         (Decoded::Text(json), None) => judge_text(&json, scratch),
@@ -131,6 +172,7 @@ pub fn admit_msgpack(
 fn judge_signed(
     raw: &[u8],
     verifier: Verifier<'_>,
+    admissions: Admissions,
     scratch: &mut Scratch,
 ) -> Result<Verdict, TryReserveError> {
     let authentic = match verifier.authentic(raw, &mut scratch.stack)? {
@@ -140,7 +182,11 @@ fn judge_signed(
     let verdict = judge_text(raw, scratch)?;
     // Only what is admitted counts as an admission.
     if let Verdict::Admitted(_) = verdict {
-        if let Err(fault) = verifier.admit_once(&authentic) {
+        let admission = match admissions {
+            Admissions::Counted => verifier.admit_once(&authentic),
+            Admissions::Unchanged => verifier.would_admit(&authentic),
+        };
+        if let Err(fault) = admission {
             return Ok(Verdict::BadlySigned(fault));
         }
     }

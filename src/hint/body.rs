@@ -13,7 +13,9 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 
 use super::admission::{admit, Ingress, Verdict};
-use super::scan::{scan, Container, Integers, NotJson, Scalar, ScanError, Sink, Text};
+use super::scan::{
+    scan, Container, ContainerStack, Integers, NotJson, Scalar, ScanError, Sink, Text,
+};
 use super::scratch::Scratch;
 
 /// The member of a request body that holds the hint.
@@ -57,32 +59,55 @@ pub fn admit_body(
     ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<SplitBody, BodyError> {
+    let (hints, rest) = split(body, max_bytes, &mut scratch.stack)?;
+    let verdict = match hints {
+        Hints::None => Verdict::Absent,
+        Hints::One { start, end } => admit(&body[start..end], ingress, scratch)?,
+        Hints::Several { .. } => verdict_on_several(ingress),
+    };
+    Ok(SplitBody { verdict, body: rest })
+}
+
+/// None of several hints is the hint, whatever they say.
+pub(super) fn verdict_on_several(ingress: Ingress<'_>) -> Verdict {
+    match ingress.is_trusted() {
+        true => Verdict::Malformed,
+        false => Verdict::Untrusted,
+    }
+}
+
+/// Where the hints of a body lie, and the body without them.
+pub(super) fn split(
+    body: &[u8],
+    max_bytes: usize,
+    stack: &mut ContainerStack,
+) -> Result<(Hints, Vec<u8>), BodyError> {
     if body.len() > max_bytes {
         return Err(BodyError::TooLong { max_bytes, found_bytes: body.len() });
     }
     let mut splice = Splice::new(body)?;
-    scan(body, &mut scratch.stack, &mut splice).map_err(|error| match error {
+    scan(body, stack, &mut splice).map_err(|error| match error {
         ScanError::NotJson(NotJson) => BodyError::NotAnObject,
         ScanError::NoMemory(error) => BodyError::NoMemory(error),
     })?;
     if !splice.is_object {
         return Err(BodyError::NotAnObject);
     }
-    let verdict = match splice.hints {
-        Hints::None => Verdict::Absent,
-        Hints::One { start, end } => admit(&body[start..end], ingress, scratch)?,
-        // None of them is the hint, whatever they say.
-        Hints::Several if ingress.is_trusted() => Verdict::Malformed,
-        Hints::Several => Verdict::Untrusted,
-    };
-    Ok(SplitBody { verdict, body: splice.finish() })
+    Ok(splice.finish())
 }
 
 /// The values of the members named [`MEMBER`].
-enum Hints {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Hints {
     None,
-    One { start: usize, end: usize },
-    Several,
+    One {
+        start: usize,
+        end: usize,
+    },
+    Several {
+        /// Where the second one's member begins.
+        second: usize,
+    },
 }
 
 /// A top-level member that is being read.
@@ -153,14 +178,15 @@ impl<'b> Splice<'b> {
         self.cut = Some(member.start..end);
         self.hints = match self.hints {
             Hints::None => Hints::One { start: member.value_start, end },
-            Hints::One { .. } | Hints::Several => Hints::Several,
+            Hints::One { .. } => Hints::Several { second: member.start },
+            several => several,
         };
     }
 
-    /// The body without hints.
-    fn finish(mut self) -> Vec<u8> {
+    /// The hints, and the body without them.
+    fn finish(mut self) -> (Hints, Vec<u8>) {
         self.out.extend_from_slice(&self.body[self.copied_to..]);
-        self.out
+        (self.hints, self.out)
     }
 }
 

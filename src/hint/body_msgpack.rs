@@ -7,7 +7,7 @@
 //! which keeps its length.
 
 use super::admission::{admit_msgpack, Ingress, Verdict};
-use super::body::{BodyError, SplitBody, MEMBER};
+use super::body::{verdict_on_several, BodyError, Hints, SplitBody, MEMBER};
 use super::msgpack::skip::{NotMsgpack, Reader};
 use super::scratch::Scratch;
 
@@ -24,6 +24,17 @@ pub fn admit_body_msgpack(
     ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<SplitBody, BodyError> {
+    let (hints, rest) = split(body, max_bytes)?;
+    let verdict = match hints {
+        Hints::None => Verdict::Absent,
+        Hints::One { start, end } => admit_msgpack(&body[start..end], ingress, scratch)?,
+        Hints::Several { .. } => verdict_on_several(ingress),
+    };
+    Ok(SplitBody { verdict, body: rest })
+}
+
+/// Where the hints of a body lie, and the body without them.
+pub(super) fn split(body: &[u8], max_bytes: usize) -> Result<(Hints, Vec<u8>), BodyError> {
     if body.len() > max_bytes {
         return Err(BodyError::TooLong { max_bytes, found_bytes: body.len() });
     }
@@ -34,8 +45,8 @@ pub fn admit_body_msgpack(
     let header_end = body.len() - reader.left();
     // Everything before this is in `out`.
     let mut copied_to = 0;
-    let mut hints = 0;
-    let mut hint: &[u8] = &[];
+    let mut removed = 0;
+    let mut hints = Hints::None;
     for _ in 0..count {
         let start = body.len() - reader.left();
         let is_hint = reader.string()? == MEMBER;
@@ -43,8 +54,12 @@ pub fn admit_body_msgpack(
         reader.skip()?;
         if is_hint {
             let end = body.len() - reader.left();
-            hints += 1;
-            hint = &body[value_start..end];
+            removed += 1;
+            hints = match hints {
+                Hints::None => Hints::One { start: value_start, end },
+                Hints::One { .. } => Hints::Several { second: start },
+                several => several,
+            };
             out.extend_from_slice(&body[copied_to..start]);
             copied_to = end;
         }
@@ -53,17 +68,10 @@ pub fn admit_body_msgpack(
         return Err(BodyError::NotAMap);
     }
     out.extend_from_slice(&body[copied_to..]);
-    if hints > 0 {
-        write_count(&mut out[..header_end], count - hints);
+    if removed > 0 {
+        write_count(&mut out[..header_end], count - removed);
     }
-    let verdict = match hints {
-        0 => Verdict::Absent,
-        1 => admit_msgpack(hint, ingress, scratch)?,
-        // None of them is the hint, whatever they say.
-        _ if ingress.is_trusted() => Verdict::Malformed,
-        _ => Verdict::Untrusted,
-    };
-    Ok(SplitBody { verdict, body: out })
+    Ok((hints, out))
 }
 
 /// Writes a smaller count into a map's header, in the form that the header has.

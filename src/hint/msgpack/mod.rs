@@ -11,4 +11,4 @@ mod slots;
 
 pub use decode::{decode, Decoded, NIL};
 pub use encode::encode;
-pub use slots::Slots;
+pub use slots::{Slot, Slots};

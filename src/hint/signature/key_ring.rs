@@ -287,6 +287,17 @@ impl KeyRing {
         replay.lock().admit(authentic.code, authentic.expiry_unix_seconds, now_unix_seconds)
     }
 
+    /// What [`KeyRing::admit_once`] would say; nothing is counted.
+    pub(super) fn would_admit(
+        &self,
+        authentic: &Authentic,
+        now_unix_seconds: u64,
+    ) -> Result<(), SignatureFault> {
+        let Some(replay) = &self.replay else { return Ok(()) };
+        let expiry_unix_seconds = authentic.expiry_unix_seconds;
+        replay.lock().would_admit(authentic.code, expiry_unix_seconds, now_unix_seconds)
+    }
+
     /// The canonical form of the same envelope with an `auth` at its end.
     pub fn sign(&self, envelope: &Snapshot, signing: Signing<'_>) -> Result<Vec<u8>, SignError> {
         let json = envelope.json();

@@ -11,6 +11,7 @@
 //! | [`mac`] | streams the signed bytes into an HMAC |
 //! | [`key_ring`] | the host's keys and rules; checks and makes signatures |
 //! | [`replay`] | how often one signed hint was admitted |
+//! | [`place`] | where a fault lies, for explanations |
 //!
 //! What is signed is the canonical form, so blanks and escapes may change on the way and nothing
 //! else may. The signed bytes are never stored: they are hashed as the scan finds them, which is
@@ -24,9 +25,12 @@
 mod auth;
 pub mod key_ring;
 mod mac;
+mod place;
 mod replay;
 
 pub use key_ring::{KeyRing, KeyRingError, Rules, SignError, Signing};
+
+pub(super) use place::place_of;
 
 use key_ring::Authentic;
 
@@ -57,6 +61,24 @@ pub enum SignatureFault {
     ReplayTableFull,
 }
 
+impl SignatureFault {
+    /// Its stable name, the same as in the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            SignatureFault::TooLong => "too_long",
+            SignatureFault::NotJson => "not_json",
+            SignatureFault::NoAuth => "no_auth",
+            SignatureFault::UnknownKey => "unknown_key",
+            SignatureFault::Algorithm => "algorithm",
+            SignatureFault::WrongMac => "wrong_mac",
+            SignatureFault::Expired => "expired",
+            SignatureFault::Audience => "audience",
+            SignatureFault::Replayed => "replayed",
+            SignatureFault::ReplayTableFull => "replay_table_full",
+        }
+    }
+}
+
 /// What a ring says of a hint at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Verifier<'r> {
@@ -79,5 +101,10 @@ impl Verifier<'_> {
     /// Counts one admission of an authentic hint.
     pub(super) fn admit_once(&self, authentic: &Authentic) -> Result<(), SignatureFault> {
         self.ring.admit_once(authentic, self.now_unix_seconds)
+    }
+
+    /// What [`Verifier::admit_once`] would say; nothing is counted.
+    pub(super) fn would_admit(&self, authentic: &Authentic) -> Result<(), SignatureFault> {
+        self.ring.would_admit(authentic, self.now_unix_seconds)
     }
 }

@@ -30,6 +30,29 @@ impl ReplayTable {
         Self { entries_max, admissions_max, admissions: BTreeMap::new(), latest_unix_seconds: 0 }
     }
 
+    /// What [`ReplayTable::admit`] would say; nothing is counted or forgotten.
+    pub fn would_admit(
+        &self,
+        code: Code,
+        expiry_unix_seconds: u64,
+        now_unix_seconds: u64,
+    ) -> Result<(), SignatureFault> {
+        let latest_unix_seconds = self.latest_unix_seconds.max(now_unix_seconds);
+        if expiry_unix_seconds <= latest_unix_seconds {
+            return Err(SignatureFault::Expired);
+        }
+        match self.admissions.get(&(expiry_unix_seconds, code)) {
+            Some(count) if *count >= self.admissions_max => Err(SignatureFault::Replayed),
+            Some(_) => Ok(()),
+            None if self.admissions.len() < self.entries_max => Ok(()),
+            // A full table has room if its first entry has expired.
+            None => match self.admissions.first_key_value() {
+                Some(((expiry, _), _)) if *expiry <= latest_unix_seconds => Ok(()),
+                _ => Err(SignatureFault::ReplayTableFull),
+            },
+        }
+    }
+
     /// Counts one admission of the hint with this code and expiry.
     pub fn admit(
         &mut self,
@@ -86,6 +109,9 @@ mod tests {
             (2, 200, 10, Ok(())),
             (2, 200, 10, Err(Replayed)),
         ] {
+            for _ in 0..2 {
+                assert_eq!(table.would_admit([code; 32], expiry, now), expected, "{code} at {now}");
+            }
             assert_eq!(table.admit([code; 32], expiry, now), expected, "{code} at {now}");
             assert!(table.admissions.len() <= 2);
         }
