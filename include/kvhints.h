@@ -8,8 +8,9 @@
  *   before.
  * - A parameter of type pointer-to-const object may be used by several threads at once; one without
  *   const belongs to the call.
- * - (data, len) arguments may be (NULL, 0). Buffers to fill are (buffer, capacity, length out):
- *   (NULL, 0) asks for the length and is OK; too small a buffer is KVH_ERR_TOO_SMALL.
+ * - (data, len) arguments may be (NULL, 0). Buffers to fill are (buf, buf_len, len_out) for
+ *   text and (values, capacity, count_out) for arrays: (NULL, 0) asks for the length and is OK; too
+ *   small a buffer is KVH_ERR_TOO_SMALL.
  * - Structs that begin with struct_size are set to zero, then struct_size = sizeof(the struct);
  *   zero fields mean default. Other structs are frozen.
  * - Callbacks get their user data first, may come from any thread, must not throw, and hold up what
@@ -88,8 +89,9 @@
 // addressing: blocks are found by the request of a paired worker; never reached by a hint.
 #define KVH_ADDRESSING_REQUEST_PAIRED 2
 
-// flags of a binding: its plans carry the envelope with the chosen action.
-#define KVH_BINDING_WANTS_ENVELOPE 1
+// flags of a binding: its plans carry the envelope with the chosen action alone; the file's
+// one_action_envelope.
+#define KVH_BINDING_ONE_ACTION_ENVELOPE 1
 
 // hash_dialect: JSON integers; a negative one stands for its two's complement. The default.
 #define KVH_HASH_DIALECT_UNSIGNED_NUMBER 1
@@ -316,20 +318,15 @@ enum kvh_status
   // The library was at fault; the object can only be destroyed.
   KVH_ERR_POISONED = -80,
 };
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvh_status kvh_status;
-#else
-typedef int32_t kvh_status;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
 
 // The requests of one broadcast round, in order. Made by the caller on rank 0, by kvh_broadcast on
 // the other ranks. Given to the other threads only when nobody adds to it any more.
 typedef struct kvh_batch kvh_batch_t;
 
-// Server configuration: which bindings may serve which endpoints, actions and namespaces. Nothing
-// is allowed that was not said. Build it once; keep it unchanged while requests are decided.
+// Server configuration: which bindings may serve which endpoints, actions and namespaces. A family
+// is a kind of backend, and its capabilities say what its code understands (kvh_capabilities_t); a
+// binding is one configured pool of such a backend, and says what that pool may serve. Nothing is
+// allowed that was not said. Build it once; keep it unchanged while requests are decided.
 typedef struct kvh_binding_table kvh_binding_table_t;
 
 // Blocks of one window, oldest first, and the pin that protects them: none is evicted, offloaded
@@ -513,6 +510,28 @@ typedef struct kvh_action {
   // The whole action object.
   kvh_bytes_t json;
 } kvh_action_t;
+
+// Why a hint comes to its verdict, in numbers. Never contents of the hint.
+typedef struct kvh_explanation {
+  // sizeof(kvh_explanation_t).
+  size_t struct_size;
+  // KVH_VERDICT_*.
+  int32_t verdict;
+  // The rule that decided: its row in the table of admission, 1 to 12; 0 for an admitted hint.
+  uint32_t rule;
+  // Bytes of the hint before the place where that rule is broken.
+  size_t offset;
+  // The line of that place, from 1; 0 where there is none, and in MessagePack.
+  size_t line;
+  // Its column in characters, from 1; 0 as for line.
+  size_t column;
+  // If the rule is a limit: the limit; else 0.
+  uint64_t limit;
+  // If the rule is a limit: how much was found; else 0.
+  uint64_t found;
+  // Length of the canonical form; 0 if the hint was not read that far.
+  size_t canonical_bytes;
+} kvh_explanation_t;
 
 // What a collection came to; each action counts at most once. Frozen.
 typedef struct kvh_candidate_counts {
@@ -1048,6 +1067,10 @@ kvh_status_t kvh_snapshot_from_json(const uint8_t *json,
                                     kvh_snapshot_t **snapshot_out,
                                     kvh_error_t **error_out);
 
+// The stable name of a KVH_VERDICT_*, such as "unknown_version", the same as in the metrics;
+// static, never NULL. "unknown" for a number that is none.
+const char *kvh_verdict_string(int32_t verdict);
+
 // Judges the raw JSON bytes of one hint that came in through ingress (KVH_INGRESS_*).
 // *verdict_out gets a KVH_VERDICT_*; *snapshot_out a snapshot to release if that is
 // KVH_VERDICT_ADMITTED, else NULL. A bad hint is a verdict, not an error. (NULL, 0) is an absent
@@ -1100,6 +1123,29 @@ kvh_status_t kvh_admit_body_msgpack(const kvh_context_t *context,
                                     int32_t *verdict_out,
                                     kvh_snapshot_t **snapshot_out,
                                     kvh_buffer_t **body_out);
+
+// Explains what kvh_admit would say of these bytes, for people and tests: slow, and nothing is
+// counted, neither in the metrics nor among the admissions of a signed hint. Set
+// explanation_out->struct_size first. text_out may be NULL; else *text_out gets the same in words
+// unless the hint is admitted: the rule, the place, what was expected, what was found and what to
+// do, never contents of the hint; destroy it with kvh_error_destroy.
+KVH_MUST_USE
+kvh_status_t kvh_explain(const kvh_context_t *context,
+                         int32_t ingress,
+                         const uint8_t *json,
+                         size_t json_len,
+                         kvh_explanation_t *explanation_out,
+                         kvh_error_t **text_out);
+
+// Explains what kvh_admit_msgpack would say, as kvh_explain does. MessagePack has no lines: the
+// place is offset alone.
+KVH_MUST_USE
+kvh_status_t kvh_explain_msgpack(const kvh_context_t *context,
+                                 int32_t ingress,
+                                 const uint8_t *data,
+                                 size_t len,
+                                 kvh_explanation_t *explanation_out,
+                                 kvh_error_t **text_out);
 
 // Begins an envelope without actions. Destroy it with kvh_envelope_builder_destroy.
 // KVH_ERR_INVALID_ARGUMENT: message_id is not UTF-8. KVH_ERR_LIMIT: it is too long. error_out,
@@ -1721,6 +1767,10 @@ kvh_status_t kvh_prefetch_begin(const kvh_transceiver_t *transceiver,
 // Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK;
 // *state_out is written with both. A few nanoseconds; call it as often as is convenient.
 KVH_MUST_USE kvh_status_t kvh_prefetch_poll(const kvh_prefetch_t *prefetch, uint32_t *state_out);
+
+// The stable name of a KVH_OUTCOME_*, such as "content_miss"; static, never NULL. "unknown" for a
+// number that is none.
+const char *kvh_outcome_string(uint32_t outcome);
 
 // How it ended; never changes once it is there. KVH_IN_PROGRESS: it has not, and nothing is
 // written. Set outcome_out->struct_size first.

@@ -189,6 +189,103 @@ struct Admission {
   Snapshot snapshot;
 };
 
+// The same of a whole body, and the body without its hint.
+struct BodyAdmission {
+  Verdict verdict;
+  Snapshot snapshot;
+  Buffer body;
+};
+
+// Keys for signed hints; give get() to a context's params. Calls may come from any thread.
+class KeyRing {
+ public:
+  KeyRing() : KeyRing(sized<kvh_key_ring_params_t>()) {}
+  explicit KeyRing(const kvh_key_ring_params_t &params) {
+    kvh_key_ring_t *ring = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_key_ring_create(&params, &ring, &error), error);
+    handle_.reset(ring);
+  }
+
+  void add(std::string_view key_id, Bytes secret) const {
+    kvh_error_t *error = nullptr;
+    check(kvh_key_ring_add(get(), borrow(key_id), borrow(secret), &error), error);
+  }
+  // Whether it was there.
+  bool remove(std::string_view key_id) const {
+    return check(kvh_key_ring_remove(get(), borrow(key_id))) == KVH_OK;
+  }
+  // The signed envelope's JSON. Throws with KVH_NOT_FOUND when there is no such key.
+  Buffer sign(const Snapshot &envelope, const kvh_signing_params_t &params) const {
+    kvh_buffer_t *json = nullptr;
+    kvh_error_t *error = nullptr;
+    const kvh_status_t status =
+        check(kvh_key_ring_sign(get(), envelope.get(), &params, &json, &error), error);
+    if (status != KVH_OK) {
+      kvh_error_destroy(error);
+      throw Error(status, kvh_status_string(status));
+    }
+    return Buffer(json);
+  }
+  kvh_key_ring_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_key_ring_t, kvh_key_ring_destroy> handle_;
+};
+
+// An envelope in the making, for routers. A part that breaks a rule throws and changes nothing.
+class EnvelopeBuilder {
+ public:
+  explicit EnvelopeBuilder(std::string_view message_id) {
+    kvh_envelope_builder_t *builder = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_create(borrow(message_id), &builder, &error), error);
+    handle_.reset(builder);
+  }
+
+  // payload is a JSON object.
+  void add_action(std::string_view id, std::string_view type, std::string_view version, std::string_view payload) {
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_add_action(get(), borrow(id), borrow(type), borrow(version),
+                                          borrow(as_bytes(payload)), &error),
+          error);
+  }
+  void add_fetch(std::string_view id, std::string_view version, std::string_view source_control_endpoint,
+                 View<std::uint64_t> hashes) {
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_add_fetch(get(), borrow(id), borrow(version), borrow(source_control_endpoint),
+                                         hashes.data(), hashes.size(), &error),
+          error);
+  }
+  // Extra metadata of the envelope; value is any JSON value.
+  void add_extra(std::string_view name, std::string_view value) {
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_add_extra(get(), borrow(name), borrow(as_bytes(value)), &error), error);
+  }
+  // Extra metadata of the action that was added last.
+  void add_action_extra(std::string_view name, std::string_view value) {
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_add_action_extra(get(), borrow(name), borrow(as_bytes(value)), &error), error);
+  }
+  // The envelope so far; the builder can go on.
+  Snapshot finish() {
+    kvh_snapshot_t *snapshot = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_envelope_builder_finish(get(), &snapshot, &error), error);
+    return Snapshot(snapshot);
+  }
+  kvh_envelope_builder_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_envelope_builder_t, kvh_envelope_builder_destroy> handle_;
+};
+
+// Why a hint comes to its verdict: numbers, and words that are empty for an admitted one.
+struct Explanation {
+  kvh_explanation_t numbers;
+  std::string words;
+};
+
 // The library's configuration, metrics and clock, shared by the objects made from it.
 class Context {
  public:
@@ -196,13 +293,23 @@ class Context {
   explicit Context(const kvh_context_params_t &params) : Context(&params) {}
 
   // Judges one hint: the raw bytes as they came.
-  Admission admit(Ingress ingress, std::string_view json) const {
-    std::int32_t verdict = 0;
-    kvh_snapshot_t *snapshot = nullptr;
-    check(kvh_admit(get(), static_cast<std::int32_t>(ingress), as_bytes(json).data(), json.size(), &verdict,
-                    &snapshot));
-    return {static_cast<Verdict>(verdict), Snapshot(snapshot)};
+  Admission admit(Ingress ingress, std::string_view json) const { return judge(kvh_admit, ingress, as_bytes(json)); }
+  Admission admit_msgpack(Ingress ingress, Bytes data) const { return judge(kvh_admit_msgpack, ingress, data); }
+
+  // Takes the hint out of a whole request body and judges it. Throws with KVH_ERR_BODY when the body
+  // is refused.
+  BodyAdmission admit_body(Ingress ingress, std::string_view body) const {
+    return judge_body(kvh_admit_body, ingress, as_bytes(body));
   }
+  BodyAdmission admit_body_msgpack(Ingress ingress, Bytes body) const {
+    return judge_body(kvh_admit_body_msgpack, ingress, body);
+  }
+
+  // What admit would say, and why. Slow; counts nothing.
+  Explanation explain(Ingress ingress, std::string_view json) const {
+    return why(kvh_explain, ingress, as_bytes(json));
+  }
+  Explanation explain_msgpack(Ingress ingress, Bytes data) const { return why(kvh_explain_msgpack, ingress, data); }
 
   // Prometheus text.
   std::string metrics() const {
@@ -218,6 +325,30 @@ class Context {
     kvh_context_t *context = nullptr;
     check(kvh_context_create(params, &context));
     handle_.reset(context);
+  }
+
+  template <typename Call>
+  Admission judge(Call call, Ingress ingress, Bytes raw) const {
+    std::int32_t verdict = 0;
+    kvh_snapshot_t *snapshot = nullptr;
+    check(call(get(), static_cast<std::int32_t>(ingress), raw.data(), raw.size(), &verdict, &snapshot));
+    return {static_cast<Verdict>(verdict), Snapshot(snapshot)};
+  }
+  template <typename Call>
+  BodyAdmission judge_body(Call call, Ingress ingress, Bytes raw) const {
+    std::int32_t verdict = 0;
+    kvh_snapshot_t *snapshot = nullptr;
+    kvh_buffer_t *body = nullptr;
+    check(call(get(), static_cast<std::int32_t>(ingress), raw.data(), raw.size(), &verdict, &snapshot, &body));
+    return {static_cast<Verdict>(verdict), Snapshot(snapshot), Buffer(body)};
+  }
+  template <typename Call>
+  Explanation why(Call call, Ingress ingress, Bytes raw) const {
+    auto numbers = sized<kvh_explanation_t>();
+    kvh_error_t *error = nullptr;
+    check(call(get(), static_cast<std::int32_t>(ingress), raw.data(), raw.size(), &numbers, &error), error);
+    const detail::Handle<kvh_error_t, kvh_error_destroy> owned(error);
+    return {numbers, error == nullptr ? std::string() : std::string(text(kvh_error_message(error)))};
   }
 
   detail::Handle<kvh_context_t, kvh_context_destroy> handle_;

@@ -3,6 +3,7 @@
 //! Counts each verdict once, here, at the edge that discards.
 
 use std::collections::TryReserveError;
+use std::ffi::c_char;
 
 use super::args;
 use super::buffer::kvh_buffer_t;
@@ -35,7 +36,7 @@ pub const KVH_INGRESS_HTTP: i32 = 1;
 /// ingress: from code in this process.
 pub const KVH_INGRESS_TRUSTED: i32 = 2;
 
-fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress<'_>, kvh_status> {
+pub(super) fn ingress_from(context: &Context, ingress: i32) -> Result<Ingress<'_>, kvh_status> {
     match (ingress, &context.key_ring) {
         (KVH_INGRESS_HTTP, None) => Ok(Ingress::Http { trusted: context.http_trusted }),
         (KVH_INGRESS_HTTP, Some(ring)) => Ok(Ingress::HttpSigned(Verifier {
@@ -56,21 +57,41 @@ impl From<BodyError> for kvh_status {
     }
 }
 
-/// Counts a verdict and puts it as C sees it; the snapshot is NULL unless admitted.
-fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
-    let code = match verdict {
+/// A verdict as C sees it.
+pub(super) fn verdict_code(verdict: &Verdict) -> i32 {
+    match verdict {
         Verdict::Admitted(_) => KVH_VERDICT_ADMITTED,
         Verdict::Absent => KVH_VERDICT_ABSENT,
-        Verdict::Untrusted => KVH_VERDICT_UNTRUSTED,
-        Verdict::BadlySigned(fault) => {
-            // The label values stand in the order of the faults.
-            context.metrics.signatures_refused.add(fault as usize, 1);
-            KVH_VERDICT_UNTRUSTED
-        }
+        Verdict::Untrusted | Verdict::BadlySigned(_) => KVH_VERDICT_UNTRUSTED,
         Verdict::UnknownVersion => KVH_VERDICT_UNKNOWN_VERSION,
         Verdict::Oversized => KVH_VERDICT_OVERSIZED,
         Verdict::Malformed => KVH_VERDICT_MALFORMED,
-    };
+    }
+}
+
+/// The stable name of a KVH_VERDICT_*, such as "unknown_version", the same as in the metrics;
+/// static, never NULL. "unknown" for a number that is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvh_verdict_string(verdict: i32) -> *const c_char {
+    match verdict {
+        KVH_VERDICT_ADMITTED => c"admitted",
+        KVH_VERDICT_ABSENT => c"absent",
+        KVH_VERDICT_UNTRUSTED => c"untrusted",
+        KVH_VERDICT_UNKNOWN_VERSION => c"unknown_version",
+        KVH_VERDICT_OVERSIZED => c"oversized",
+        KVH_VERDICT_MALFORMED => c"malformed",
+        _ => c"unknown",
+    }
+    .as_ptr()
+}
+
+/// Counts a verdict and puts it as C sees it; the snapshot is NULL unless admitted.
+fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
+    if let Verdict::BadlySigned(fault) = verdict {
+        // The label values stand in the order of the faults.
+        context.metrics.signatures_refused.add(fault as usize, 1);
+    }
+    let code = verdict_code(&verdict);
     match code {
         KVH_VERDICT_ADMITTED => context.metrics.hints_admitted.add(0, 1),
         KVH_VERDICT_ABSENT => {}

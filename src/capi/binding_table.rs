@@ -9,8 +9,10 @@ use super::types::{kvh_bytes_t, kvh_str_t};
 use super::{args, args::Params, guard};
 use crate::plan::{Addressing, BindingTable, BindingTableError, HashDialect};
 
-/// Server configuration: which bindings may serve which endpoints, actions and namespaces. Nothing
-/// is allowed that was not said. Build it once; keep it unchanged while requests are decided.
+/// Server configuration: which bindings may serve which endpoints, actions and namespaces. A family
+/// is a kind of backend, and its capabilities say what its code understands (kvh_capabilities_t); a
+/// binding is one configured pool of such a backend, and says what that pool may serve. Nothing is
+/// allowed that was not said. Build it once; keep it unchanged while requests are decided.
 pub struct kvh_binding_table_t {
     _opaque: [u8; 0],
 }
@@ -25,8 +27,9 @@ pub const KVH_ADDRESSING_CONTENT_NAMED: u32 = 1;
 /// addressing: blocks are found by the request of a paired worker; never reached by a hint.
 pub const KVH_ADDRESSING_REQUEST_PAIRED: u32 = 2;
 
-/// flags of a binding: its plans carry the envelope with the chosen action.
-pub const KVH_BINDING_WANTS_ENVELOPE: u32 = 1;
+/// flags of a binding: its plans carry the envelope with the chosen action alone; the file's
+/// one_action_envelope.
+pub const KVH_BINDING_ONE_ACTION_ENVELOPE: u32 = 1;
 
 /// hash_dialect: JSON integers; a negative one stands for its two's complement. The default.
 pub const KVH_HASH_DIALECT_UNSIGNED_NUMBER: u32 = 1;
@@ -191,10 +194,10 @@ pub unsafe extern "C" fn kvh_binding_table_add_binding(
                 return Err(KVH_ERR_INVALID_ARGUMENT);
             }
         };
-        if binding.flags & !KVH_BINDING_WANTS_ENVELOPE != 0 {
+        if binding.flags & !KVH_BINDING_ONE_ACTION_ENVELOPE != 0 {
             return Err(KVH_ERR_ABI);
         }
-        let wants_envelope = binding.flags & KVH_BINDING_WANTS_ENVELOPE != 0;
+        let wants_envelope = binding.flags & KVH_BINDING_ONE_ACTION_ENVELOPE != 0;
         table
             .add_binding(id, family, addressing, wants_envelope)
             // SAFETY: the caller's promise.

@@ -35,6 +35,8 @@ pub mod snapshot;
 
 pub mod admit;
 
+pub mod explain;
+
 pub mod envelope_builder;
 
 pub mod capabilities;

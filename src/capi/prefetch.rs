@@ -312,6 +312,20 @@ pub unsafe extern "C" fn kvh_prefetch_poll(
     }
 }
 
+/// The stable name of a KVH_OUTCOME_*, such as "content_miss"; static, never NULL. "unknown" for a
+/// number that is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvh_outcome_string(outcome: u32) -> *const c_char {
+    match outcome {
+        KVH_OUTCOME_DELIVERED => c"delivered",
+        KVH_OUTCOME_CONTENT_MISS => c"content_miss",
+        KVH_OUTCOME_FAILED => c"failed",
+        KVH_OUTCOME_CANCELLED => c"cancelled",
+        _ => c"unknown",
+    }
+    .as_ptr()
+}
+
 /// How it ended; never changes once it is there. KVH_IN_PROGRESS: it has not, and nothing is
 /// written. Set outcome_out->struct_size first.
 ///

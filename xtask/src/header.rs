@@ -27,8 +27,19 @@ fn generate() -> Result<String> {
     let mut text = Vec::new();
     bindings.write(&mut text);
     let text = String::from_utf8(text).context("cbindgen wrote no UTF-8")?;
-    Ok(in_c_style(&text))
+    Ok(in_c_style(&text.replace(STATUS_TYPEDEF, "")))
 }
+
+/// A second name beside `kvh_status_t`, which is the one that calls use.
+const STATUS_TYPEDEF: &str = "\
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvh_status kvh_status;
+#else
+typedef int32_t kvh_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+";
 
 /// The files of the public modules of `src/capi`, in the order in which `mod.rs` names them: that
 /// is the order of the header.

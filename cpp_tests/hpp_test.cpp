@@ -1,0 +1,84 @@
+// kvhints.hpp: the owners for hints, from a router that builds and signs to a server that admits.
+#include "kvhints.hpp"
+
+#include <gmock/gmock.h>
+
+#include <vector>
+
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::string_view kSecret = "a secret of thirty-two bytes, ok";
+
+std::uint64_t now(void *) noexcept { return 1800000000; }
+
+TEST(Hpp, ARouterBuildsAndSignsAndAServerAdmits) {
+  kvhints::EnvelopeBuilder builder("m");
+  builder.add_fetch("a1", "1.0", "tcp://h:1", std::vector<std::uint64_t>{1, 2});
+  builder.add_action_extra("x", "1");
+  builder.add_action("a2", "t", "2", "{}");
+  builder.add_extra("trace", "[null]");
+  const kvhints::Snapshot envelope = builder.finish();
+  EXPECT_EQ(envelope.action_count(), 2u);
+
+  const kvhints::KeyRing ring;
+  ring.add("k1", kvhints::as_bytes(kSecret));
+  auto signing = kvhints::sized<kvh_signing_params_t>();
+  signing.key_id = kvhints::borrow("k1");
+  signing.expiry_unix_seconds = 1900000000;
+  const kvhints::Buffer sent = ring.sign(envelope, signing);
+  auto params = kvhints::sized<kvh_context_params_t>();
+  params.clock_monotonic_ns = now;
+  params.clock_unix_seconds = now;
+  params.key_ring = ring.get();
+  const kvhints::Context context(params);
+  EXPECT_EQ(context.admit(kvhints::Ingress::http, sent.text()).verdict, kvhints::Verdict::admitted);
+  EXPECT_EQ(context.admit(kvhints::Ingress::http, envelope.json()).verdict, kvhints::Verdict::untrusted);
+  EXPECT_TRUE(ring.remove("k1"));
+  EXPECT_FALSE(ring.remove("k1"));
+  try {
+    ring.sign(envelope, signing);
+    FAIL() << "no such key";
+  } catch (const kvhints::Error &error) {
+    EXPECT_EQ(error.status(), KVH_NOT_FOUND);
+  }
+}
+
+TEST(Hpp, BodiesAndMessagePackAreAdmitted) {
+  const kvhints::Context context;
+  const kvhints::Snapshot envelope = kvhints::EnvelopeBuilder("m").finish();
+  const kvhints::Buffer packed = envelope.msgpack();
+  const auto hint = context.admit_msgpack(kvhints::Ingress::trusted, packed.bytes());
+  EXPECT_EQ(hint.snapshot.json(), envelope.json());
+  const std::string body = "{\"a\":1,\"kv_hints\":" + std::string(envelope.json()) + "}";
+  const auto split = context.admit_body(kvhints::Ingress::trusted, body);
+  EXPECT_EQ(split.verdict, kvhints::Verdict::admitted);
+  EXPECT_EQ(split.body.text(), "{\"a\":1}");
+  const std::string packed_body = "\x81\xa8kv_hints" + std::string(packed.text());
+  const auto packed_split = context.admit_body_msgpack(kvhints::Ingress::trusted, kvhints::as_bytes(packed_body));
+  EXPECT_EQ(packed_split.snapshot.json(), envelope.json());
+  EXPECT_EQ(packed_split.body.text(), "\x80");
+  EXPECT_THROW(context.admit_body(kvhints::Ingress::trusted, "["), kvhints::Error);
+}
+
+TEST(Hpp, AVerdictIsExplained) {
+  const kvhints::Context context;
+  const auto explanation = context.explain(kvhints::Ingress::trusted, "[]");
+  EXPECT_EQ(explanation.numbers.rule, 5u);
+  EXPECT_THAT(explanation.words, HasSubstr("expected a JSON object"));
+  EXPECT_EQ(context.explain_msgpack(kvhints::Ingress::trusted, kvhints::as_bytes("\x80")).numbers.rule, 6u);
+}
+
+TEST(Hpp, APartThatBreaksARuleThrowsInWords) {
+  kvhints::EnvelopeBuilder builder("m");
+  try {
+    builder.add_action("a", "t", "1", "[]");
+    FAIL() << "a payload is an object";
+  } catch (const kvhints::Error &error) {
+    EXPECT_THAT(error.what(), HasSubstr("payload"));
+  }
+  EXPECT_EQ(builder.finish().action_count(), 0u);
+}
+
+}  // namespace
