@@ -570,6 +570,13 @@ class Communicator {
     check(kvh_communicator_create_mpi(context.get(), &params, fortran_handle, &communicator, &error), error);
     handle_.reset(communicator);
   }
+  // Of the host's own functions, which must not throw; ops.destroy runs exactly once, whatever happens.
+  Communicator(const Context &context, const kvh_communicator_params_t &params, const kvh_communicator_ops_t &ops) {
+    kvh_communicator_t *communicator = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_communicator_from_ops(context.get(), &params, &ops, &communicator, &error), error);
+    handle_.reset(communicator);
+  }
 
   std::uint32_t rank() const noexcept { return kvh_communicator_rank(get()); }
   std::uint32_t size() const noexcept { return kvh_communicator_size(get()); }
@@ -587,6 +594,19 @@ class Communicator {
   std::uint64_t min(std::uint64_t mine) {
     check(kvh_communicator_min(get(), &mine, 1, &mine));
     return mine;
+  }
+  // The same begun, and asked for later; as many values come out as went in.
+  void begin_min(const std::vector<std::uint64_t> &mine) {
+    check(kvh_communicator_min_begin(get(), mine.data(), mine.size()));
+  }
+  // Whether the result is there; it is written to `smallest` then.
+  bool poll_min(std::vector<std::uint64_t> &smallest) {
+    const kvh_status_t status = kvh_communicator_min_poll(get(), smallest.data(), smallest.size());
+    if (status == KVH_IN_PROGRESS) {
+      return false;
+    }
+    check(status);
+    return true;
   }
   void close() { check(kvh_communicator_close(get())); }
   kvh_communicator_t *get() const noexcept { return handle_.get(); }

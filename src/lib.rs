@@ -4,7 +4,7 @@
 //!
 //! | room | from | to |
 //! |---|---|---|
-//! | [`telemetry`], [`poison`], [`clock`] | | metrics, the mark of a fault, the port for time |
+//! | [`telemetry`], [`poison`], [`clock`], `wire` | | metrics, the mark of a fault, the port for time, numbers as bytes |
 //! | [`hint`] | untrusted bytes | an immutable [`hint::Snapshot`], or a verdict |
 //! | [`plan`] | snapshot + request profile + server configuration | one decision, [`plan::Plan`] |
 //! | [`reuse`] | tokens | block hashes, content names, and the tree of blocks that are held |
@@ -25,3 +25,4 @@ pub mod reuse;
 mod sync;
 pub mod telemetry;
 pub mod transfer;
+mod wire;

@@ -8,9 +8,10 @@ use std::cell::Cell;
 use std::ptr::{null, null_mut};
 
 use kvhints::broadcast::batch::{Batch, Request};
-use kvhints::broadcast::frame::{self, FrameError};
+use kvhints::broadcast::frame::{self, Encoded, Format, FrameError};
 use kvhints::broadcast::header::AbortReason;
-use kvhints::broadcast::settings::Mode;
+use kvhints::broadcast::pool::BufferPool;
+use kvhints::broadcast::settings::{HintForm, Mode};
 use kvhints::capi::admit::*;
 use kvhints::capi::batch::*;
 use kvhints::capi::binding_table::*;
@@ -577,30 +578,43 @@ fn frames() {
             .add(Request { id: id as u64, body, snapshot, parent: None, plan: None })
             .expect("a good request");
     }
+    let format = |hint_form| Format { mode: Mode::Full, hint_form, large_from_bytes: 4096 };
     survives(
         Err(AbortReason::NoMemory),
         Ok(()),
         || (),
-        |()| frame::encode(&batch, Mode::Full, Vec::new()).map(|_| ()),
+        |()| frame::encode(&batch, format(HintForm::Text), Encoded::default()).map(|_| ()),
+    );
+    survives(
+        Err(AbortReason::NoMemory),
+        Ok(()),
+        || {
+            let mut one = Batch::new();
+            // Another snapshot each time: the packed form is kept with it.
+            let snapshot = Some(Snapshot::from_canonical(json).expect("canonical"));
+            let request = Request { id: 1, body: b"body", snapshot, parent: None, plan: None };
+            one.add(request).expect("a good request");
+            one
+        },
+        |one| frame::encode(one, format(HintForm::Packed), Encoded::default()).map(|_| ()),
     );
 
     let mut few = Batch::new();
-    for request in batch.requests().iter().skip(1).step_by(40) {
+    for request in batch.requests().iter().skip(1).step_by(10) {
         few.add(request.clone()).expect("a good request");
     }
-    let encoded = frame::encode(&few, Mode::Full, Vec::new()).expect("memory");
+    let format = format(HintForm::Packed);
+    let encoded = frame::encode(&few, format, Encoded::default()).expect("memory");
+    let mut payload = encoded.front.clone();
+    encoded.large_parts(&few, HintForm::Packed).for_each(|part| payload.extend_from_slice(part));
+    let payload = bytes::Bytes::from(payload);
     let no_memory = FrameError::NoMemory.to_string();
     survives(
         Err(no_memory),
-        Ok(5),
-        || encoded.front.clone(),
-        |payload| {
-            let payload = if GRANTED.get().is_some() {
-                std::mem::take(payload)
-            } else {
-                encoded.front.clone()
-            };
-            frame::decode(&encoded.lengths, &encoded.large_lengths, payload)
+        Ok(20),
+        || (),
+        |()| {
+            frame::decode(&encoded.lengths, payload.clone(), &BufferPool::default())
                 .map(|received| received.len())
                 .map_err(|error| error.to_string())
         },

@@ -1,21 +1,41 @@
 //! Frames and packed hints under arbitrary input: what goes in comes out, and foreign bytes are
 //! refused or harmless.
 
-use kvhints::broadcast::batch::{Batch, BatchError, Request};
-use kvhints::broadcast::frame::{self, Encoded};
+use kvhints::broadcast::batch::{Batch, BatchError, ReceivedBatch, Request};
+use kvhints::broadcast::frame::{self, Encoded, Format, FrameError};
 use kvhints::broadcast::header::{AbortReason, Header, Lengths, HEADER_BYTES};
-use kvhints::broadcast::limits::{LARGE_BODY_BYTES, MAX_REQUESTS};
+use kvhints::broadcast::limits::MAX_REQUESTS;
 use kvhints::broadcast::packed;
-use kvhints::broadcast::settings::Mode;
+use kvhints::broadcast::pool::BufferPool;
+use kvhints::broadcast::settings::{HintForm, Mode};
 use kvhints::hint::Snapshot;
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
-fn payload(encoded: &Encoded<'_>) -> Vec<u8> {
+const LARGE_BYTES: usize = 1000;
+
+fn format(hint_form: HintForm) -> Format {
+    Format { mode: Mode::Full, hint_form, large_from_bytes: LARGE_BYTES }
+}
+
+fn encode(batch: &Batch<'_>, form: HintForm) -> Encoded {
+    frame::encode(batch, format(form), Encoded::default()).expect("a small batch")
+}
+
+fn payload(encoded: &Encoded, batch: &Batch<'_>, form: HintForm) -> Vec<u8> {
     let mut payload = encoded.front.clone();
-    encoded.large.iter().for_each(|body| payload.extend_from_slice(body));
+    encoded.large_parts(batch, form).for_each(|part| payload.extend_from_slice(part));
     payload
 }
+
+/// As a rank does it: the list of lengths is checked before the rest is looked at.
+fn decode(lengths: &Lengths, payload: Vec<u8>) -> Result<ReceivedBatch, FrameError> {
+    let list = payload.get(..frame::list_len(lengths)).unwrap_or_default();
+    frame::check_list(list, lengths)?;
+    frame::decode(lengths, payload.into(), &BufferPool::default())
+}
+
+const FORMS: [HintForm; 2] = [HintForm::Text, HintForm::Packed];
 
 fn hint(payload: &str) -> Snapshot {
     let text = format!(
@@ -76,7 +96,7 @@ proptest! {
     #[test]
     fn any_header_bytes_are_refused_or_read(mut bytes: [u8; 32], keep in 0..8usize) {
         let mut header = [0; HEADER_BYTES];
-        header[..6].copy_from_slice(b"KVHB\x01\0");
+        header[..6].copy_from_slice(b"KVHB\x02\0");
         bytes[..keep].fill(0);
         header[6..38].copy_from_slice(&bytes);
         let checksum = xxh3_64(&header[..56]);
@@ -89,13 +109,19 @@ proptest! {
     #[test]
     fn any_batch_comes_back(
         requests in proptest::collection::vec(
-            (any::<u64>(), 0..4usize, 0..3usize, any::<prop::sample::Index>(), any::<bool>()),
+            (any::<u64>(), 0..4usize, 0..4usize, any::<prop::sample::Index>(), any::<bool>()),
             0..20,
         ),
+        form in prop::sample::select(&FORMS),
     ) {
         let bodies: [Vec<u8>; 4] =
-            [vec![], vec![1; 3], vec![2; LARGE_BODY_BYTES - 1], vec![3; LARGE_BODY_BYTES + 1]];
-        let hints = [hint("{}"), hint(r#"{"block_hashes":[18446744073709551615,1234567890123]}"#)];
+            [vec![], vec![1; 3], vec![2; LARGE_BYTES - 1], vec![3; LARGE_BYTES + 1]];
+        let hashes = vec!["18446744073709551615,1234567890123"; 100].join(",");
+        let hints = [
+            hint("{}"),
+            hint(r#"{"block_hashes":[18446744073709551615,1234567890123]}"#),
+            hint(&format!("{{\"block_hashes\":[{hashes}]}}")),
+        ];
         let mut batch = Batch::new();
         for (index, (id, body, snapshot, parent, has_parent)) in requests.iter().enumerate() {
             let parent = (*has_parent && index > 0).then(|| parent.index(index) as u32);
@@ -103,17 +129,19 @@ proptest! {
             let request = Request { id: *id, body: &bodies[*body], snapshot, parent, plan: None };
             batch.add(request).expect("a good request");
         }
-        let encoded = frame::encode(&batch, Mode::Full, Vec::new()).expect("a small batch");
-        frame::check_large_lengths(&encoded.large_lengths, &encoded.lengths).expect("own bytes");
+        let encoded = encode(&batch, form);
         let received =
-            frame::decode(&encoded.lengths, &encoded.large_lengths, payload(&encoded))
-                .expect("own bytes");
+            decode(&encoded.lengths, payload(&encoded, &batch, form)).expect("own bytes");
         prop_assert_eq!(received.len(), batch.requests().len());
         for (index, given) in batch.requests().iter().enumerate() {
             let got = received.get(index).expect("a request");
             prop_assert_eq!((got.id, got.body, got.parent), (given.id, given.body, given.parent));
             let text = |snapshot: Option<&Snapshot>| snapshot.map(|hint| hint.json().to_vec());
             prop_assert_eq!(text(got.snapshot), text(given.snapshot.as_ref()));
+            let actions = |snapshot: &Snapshot| {
+                snapshot.actions().map(|action| action.payload.to_vec()).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(got.snapshot.map(actions), given.snapshot.as_ref().map(actions));
         }
     }
 
@@ -123,10 +151,12 @@ proptest! {
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in proptest::option::of(any::<prop::sample::Index>()),
         request_count in proptest::option::of(0..40usize),
+        form in prop::sample::select(&FORMS),
     ) {
-        let large = vec![9; LARGE_BODY_BYTES];
-        let encoded = sample(&large);
-        let mut payload = payload(&encoded);
+        let large = vec![9; LARGE_BYTES];
+        let batch = sample(&large);
+        let encoded = encode(&batch, form);
+        let mut payload = payload(&encoded, &batch, form);
         let front_len = encoded.lengths.front_len;
         for (at, value) in changes {
             payload[at.index(front_len)] = value;
@@ -139,64 +169,96 @@ proptest! {
         lengths.payload_len = payload.len();
         lengths.request_count = request_count.unwrap_or(lengths.request_count);
         lengths.payload_checksum = xxh3_64(&payload);
-        if let Ok(received) = frame::decode(&lengths, &encoded.large_lengths, payload) {
+        if let Some(list) = payload.get(..frame::list_len(&lengths)) {
+            lengths.lengths_checksum = xxh3_64(list);
+        }
+        if let Ok(received) = decode(&lengths, payload) {
             for index in 0..received.len() {
                 let request = received.get(index).expect("a request");
                 prop_assert!(request.parent.is_none_or(|parent| (parent as usize) < index));
                 prop_assert!(request.body.len() <= lengths.payload_len);
+                if let Some(snapshot) = request.snapshot {
+                    prop_assert!(snapshot.message_id().len() <= snapshot.json().len());
+                    prop_assert!(snapshot.actions().all(|action| action.json.len() <= 4096));
+                }
             }
         }
     }
 }
 
-fn sample(large: &[u8]) -> Encoded<'_> {
+fn sample(large: &[u8]) -> Batch<'_> {
     let mut batch = Batch::new();
-    let snapshot = Some(hint(r#"{"block_hashes":[18446744073709551615,12345678901234567890]}"#));
-    for (id, body, snapshot, parent) in
-        [(1, &large[..10], snapshot, None), (2, large, None, Some(0)), (3, &large[..0], None, None)]
-    {
+    let hashes = vec!["18446744073709551615,12345678901234567890"; 30].join(",");
+    let snapshots = [
+        Some(hint(r#"{"block_hashes":[18446744073709551615,12345678901234567890]}"#)),
+        None,
+        Some(hint(&format!("{{\"block_hashes\":[{hashes}]}}"))),
+    ];
+    let requests = [(1, &large[..10], None), (2, large, Some(0)), (3, &large[..0], None)];
+    for ((id, body, parent), snapshot) in requests.into_iter().zip(snapshots) {
         batch.add(Request { id, body, snapshot, parent, plan: None }).expect("a good request");
     }
-    frame::encode(&batch, Mode::Full, Vec::new()).expect("a small batch")
+    batch
 }
 
 #[test]
 fn every_changed_bit_of_a_payload_is_found() {
-    let large = vec![9; LARGE_BODY_BYTES];
-    let encoded = sample(&large);
-    let good = payload(&encoded);
-    for bit in 0..encoded.lengths.front_len * 8 {
-        let mut changed = good.clone();
-        changed[bit / 8] ^= 1 << (bit % 8);
-        frame::decode(&encoded.lengths, &encoded.large_lengths, changed).expect_err("changed");
+    let large = vec![9; LARGE_BYTES];
+    let batch = sample(&large);
+    for form in FORMS {
+        let encoded = encode(&batch, form);
+        let good = payload(&encoded, &batch, form);
+        decode(&encoded.lengths, good.clone()).expect("own bytes");
+        for bit in 0..good.len() * 8 {
+            let mut changed = good.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            decode(&encoded.lengths, changed).expect_err("changed");
+        }
     }
 }
 
 #[test]
 fn a_list_of_lengths_that_is_not_the_headers_is_refused() {
-    let large = vec![9; LARGE_BODY_BYTES];
-    let encoded = sample(&large);
+    let large = vec![9; LARGE_BYTES];
+    let mut batch = Batch::new();
+    let request = Request { id: 1, body: &large, snapshot: None, parent: None, plan: None };
+    batch.add(request).expect("a good request");
+    let encoded = encode(&batch, HintForm::Text);
     let with = |large_len: u64, change: fn(&mut Lengths)| {
         let bytes = large_len.to_le_bytes();
         let mut lengths = encoded.lengths;
         lengths.lengths_checksum = xxh3_64(&bytes);
         change(&mut lengths);
-        frame::check_large_lengths(&bytes, &lengths)
+        frame::check_list(&bytes, &lengths)
     };
-    let good = LARGE_BODY_BYTES as u64;
+    let good = LARGE_BYTES as u64;
     with(good, |_| ()).expect("the list as it was sent");
     with(good + 1, |_| ()).expect_err("another sum");
     with(good, |lengths| lengths.lengths_checksum += 1).expect_err("another checksum");
     with(good, |lengths| lengths.large_count = 2).expect_err("another count");
-    with(good - 1, |lengths| lengths.payload_len -= 1).expect_err("not large");
+    with(0, |lengths| lengths.payload_len -= LARGE_BYTES).expect_err("nothing");
     with(u64::MAX, |_| ()).expect_err("longer than memory");
+}
+
+#[test]
+fn packed_hashes_are_fewer_bytes_and_are_packed_once() {
+    let hashes = vec!["18446744073709551615"; 3_000].join(",");
+    let long = hint(&format!("{{\"block_hashes\":[{hashes}]}}"));
+    let mut batch = Batch::new();
+    let snapshot = Some(long.clone());
+    let request = Request { id: 1, body: b"b", snapshot, parent: None, plan: None };
+    batch.add(request).expect("a good request");
+    let [text, packed] = FORMS.map(|form| encode(&batch, form).lengths.payload_len);
+    assert!(packed * 100 < text * 42, "{packed} bytes packed, {text} as text");
+    let place = |_: &[u8]| unreachable!("packed before, by another round");
+    long.packed(place).expect("kept with the snapshot");
 }
 
 #[test]
 fn a_snapshot_held_by_many_requests_travels_once() {
     let hashes = vec!["\"x\""; 10_000].join(",");
     let long = hint(&format!("{{\"block_hashes\":[{hashes}]}}"));
-    let encode = |count: usize, same: bool| {
+    let payload_len = |count: usize, same: bool| {
         let mut batch = Batch::new();
         for id in 0..count as u64 {
             let snapshot = if same {
@@ -209,9 +271,9 @@ fn a_snapshot_held_by_many_requests_travels_once() {
                 .add(Request { id, body: b"b", snapshot, parent: None, plan: None })
                 .expect("a good request");
         }
-        frame::encode(&batch, Mode::Full, Vec::new()).expect("a batch").lengths.payload_len
+        encode(&batch, HintForm::Text).lengths.payload_len
     };
-    let (once, shared, copies) = (encode(1, true), encode(100, true), encode(100, false));
+    let (once, shared, copies) = (payload_len(1, true), payload_len(100, true), payload_len(100, false));
     assert!(shared < once + 100 * 40, "{once} bytes for one, {shared} for a hundred");
     assert!(copies > 90 * once, "{once} bytes for one, {copies} for a hundred copies");
 }
@@ -238,6 +300,7 @@ fn a_batch_larger_than_a_round_is_refused_on_rank_0() {
         let request = Request { id, body: &body, snapshot: None, parent: None, plan: None };
         batch.add(request).expect("a good request");
     }
-    let refused = frame::encode(&batch, Mode::Full, Vec::new()).expect_err("too large");
+    let format = format(HintForm::Text);
+    let refused = frame::encode(&batch, format, Encoded::default()).expect_err("too large");
     assert_eq!(refused, AbortReason::Limit);
 }

@@ -4,18 +4,23 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use kvhints::broadcast::batch::{Batch, ReceivedBatch, Request};
-use kvhints::broadcast::communicator::{all_equal, Communicator, CommunicatorError};
+use kvhints::broadcast::communicator::{
+    all_equal, all_equal_in_version, Communicator, CommunicatorError,
+};
 use kvhints::broadcast::header::AbortReason;
-use kvhints::broadcast::limits::{LARGE_BODY_BYTES, MAX_AGREED_VALUES};
+use kvhints::broadcast::limits::{LARGE_FROM_BYTES_STREAM, MAX_AGREED_VALUES};
 use kvhints::broadcast::local::{LocalGroup, LocalGroupError};
 use kvhints::broadcast::round::{Equipment, RoundError, Rounds};
-use kvhints::broadcast::settings::{Mode, Settings};
+use kvhints::broadcast::settings::{HintForm, Mode, PipelineSends, Settings};
 use kvhints::broadcast::topology::Topology;
 use kvhints::hint::Snapshot;
 use kvhints::plan::{Endpoint, NamedFetch, Plan, Refusal};
 use kvhints::telemetry::Metrics;
 
 const SMALL_CHUNK_BYTES: usize = 4096;
+
+/// Bodies of this size travel by themselves.
+const LARGE: usize = LARGE_FROM_BYTES_STREAM;
 
 fn settings(tensor: u32, pipeline: u32, context: u32) -> Settings {
     let topology = Topology::new(tensor, pipeline, context).expect("small sizes");
@@ -56,7 +61,7 @@ fn body(seed: u64, len: usize) -> Vec<u8> {
 
 /// Bodies of every class: none, small, just large, several chunks.
 fn bodies() -> Vec<Vec<u8>> {
-    [0, 1, 5_000, LARGE_BODY_BYTES - 1, LARGE_BODY_BYTES, 3 * LARGE_BODY_BYTES + 7]
+    [0, 1, 500, LARGE - 1, LARGE, 30 * LARGE + 7]
         .into_iter()
         .enumerate()
         .map(|(seed, len)| body(seed as u64, len))
@@ -133,7 +138,8 @@ fn deliver_thrice(settings: Settings) {
     on_all_ranks(settings, |mut rounds| {
         for _ in 0..3 {
             if rounds.rank() == 0 {
-                let prepared = rounds.prepare(&batch(&bodies));
+                let batch = batch(&bodies);
+                let prepared = rounds.prepare(&batch);
                 rounds.give(prepared).expect("a round");
             } else {
                 check_received(&rounds.receive().expect("a round"), &bodies, settings.mode);
@@ -169,10 +175,30 @@ fn snapshots_stay_on_rank_0_where_only_decisions_travel() {
 }
 
 #[test]
+fn every_form_of_messages_delivers() {
+    for hint_form in [HintForm::Text, HintForm::Packed] {
+        for pipeline_sends in [PipelineSends::Synchronous, PipelineSends::Asynchronous] {
+            // The header alone, some of the front, more than all of it.
+            for first_message_bytes in [64, 65, 200, 64 << 10] {
+                for [tensor, pipeline] in [[2, 2], [1, 3]] {
+                    deliver_thrice(Settings {
+                        hint_form,
+                        pipeline_sends,
+                        first_message_bytes,
+                        ..settings(tensor, pipeline, 1)
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn an_empty_batch_travels() {
     on_all_ranks(settings(2, 1, 1), |mut rounds| {
         if rounds.rank() == 0 {
-            let prepared = rounds.prepare(&Batch::new());
+            let batch = Batch::new();
+            let prepared = rounds.prepare(&batch);
             rounds.give(prepared).expect("a round");
         } else {
             assert!(rounds.receive().expect("a round").is_empty());
@@ -192,7 +218,8 @@ fn all_ranks_get_the_reason_of_rank_0_and_the_next_round_works() {
         let outcomes = on_all_ranks(settings(2, 2, 1), |mut rounds| {
             if rounds.rank() == 0 {
                 let outcome = rounds.give(Err(reason));
-                let prepared = rounds.prepare(&batch(&bodies));
+                let batch = batch(&bodies);
+                let prepared = rounds.prepare(&batch);
                 rounds.give(prepared).expect("a round");
                 return outcome;
             }
@@ -210,7 +237,8 @@ fn a_rank_that_does_not_want_a_batch_stays_in_step_and_passes_it_on() {
     on_all_ranks(settings(1, 4, 1), |mut rounds| match rounds.rank() {
         0 => {
             for _ in 0..2 {
-                let prepared = rounds.prepare(&batch(&bodies));
+                let batch = batch(&bodies);
+                let prepared = rounds.prepare(&batch);
                 rounds.give(prepared).expect("a round");
             }
         }
@@ -239,7 +267,8 @@ fn a_rank_that_panics_wakes_all_others() {
                     std::panic::resume_unwind(Box::new("this rank ends here"));
                 }
                 if rank == 0 {
-                    let prepared = rounds.prepare(&batch(&bodies));
+                    let batch = batch(&bodies);
+                let prepared = rounds.prepare(&batch);
                     rounds.give(prepared)?;
                 } else {
                     rounds.receive()?;
@@ -331,24 +360,107 @@ fn ranks_that_disagree_all_learn_of_it_and_stay_in_step() {
 }
 
 #[test]
-fn different_settings_or_releases_are_found() {
-    let group = LocalGroup::new(3).expect("a group");
+fn an_agreement_that_was_begun_ends_while_rounds_go_on() {
+    let bodies = bodies();
+    for count in [0, 1, 61, 62, 1_000] {
+        let outcomes = on_all_ranks(settings(2, 2, 1), |mut rounds| {
+            let rank = u64::from(rounds.rank());
+            let mine: Vec<u64> = (0..count).map(|at| (at + rank) % 4 + at * 10).collect();
+            rounds.begin_min(Some(&mine)).expect("none is under way");
+            assert_eq!(rounds.begin_min(Some(&mine)), Err(RoundError::AgreementOpen));
+            assert_eq!(rounds.min_reduce(Some(&mut [1])), Err(RoundError::AgreementOpen));
+            let mut too_many = vec![0; mine.len() + 1];
+            assert_eq!(rounds.poll_min(&mut too_many), Err(RoundError::NoAgreement));
+            if rank == 0 {
+                let batch = batch(&bodies);
+                let prepared = rounds.prepare(&batch);
+                rounds.give(prepared).expect("a round");
+            } else {
+                check_received(&rounds.receive().expect("a round"), &bodies, Mode::Full);
+            }
+            let mut smallest = vec![0; mine.len()];
+            while !rounds.poll_min(&mut smallest).expect("an agreement") {
+                std::thread::yield_now();
+            }
+            assert_eq!(rounds.poll_min(&mut smallest), Err(RoundError::NoAgreement));
+            rounds.close().expect("a collective close");
+            smallest
+        });
+        let expected: Vec<u64> = (0..count).map(|at| at * 10).collect();
+        assert_eq!(outcomes, vec![expected; 4]);
+    }
+}
+
+#[test]
+fn an_agreement_that_was_begun_tells_of_ranks_that_disagree_or_left() {
+    on_all_ranks(settings(4, 1, 1), |mut rounds| {
+        let is_odd = rounds.rank() == 2;
+        rounds.begin_min(if is_odd { None } else { Some(&[7; 70]) }).expect("none is under way");
+        let mut values = vec![0; if is_odd { 0 } else { 70 }];
+        let outcome = loop {
+            match rounds.poll_min(&mut values) {
+                Ok(false) => std::thread::yield_now(),
+                outcome => break outcome,
+            }
+        };
+        assert_eq!(outcome, Err(RoundError::Disagree));
+        // Closing ends what nobody asks for any more.
+        rounds.begin_min(Some(&[7; 70])).expect("none is under way");
+        rounds.close().expect("a collective close");
+    });
+    let outcomes = on_all_ranks(settings(4, 1, 1), |mut rounds| {
+        if rounds.rank() == 2 {
+            return None;
+        }
+        rounds.begin_min(Some(&[7])).expect("none is under way");
+        loop {
+            match rounds.poll_min(&mut [0]) {
+                Ok(false) => std::thread::yield_now(),
+                outcome => break Some(outcome),
+            }
+        }
+    });
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        let is_told = matches!(
+            outcome,
+            Some(Err(RoundError::Communicator(CommunicatorError::RankGone(_))))
+        );
+        assert_eq!(is_told, rank != 2, "rank {rank}: {outcome:?}");
+    }
+}
+
+#[test]
+fn different_settings_or_releases_are_found_by_all() {
     let settings = settings(3, 1, 1);
-    let outcomes: Vec<bool> = std::thread::scope(|scope| {
+    let odd_settings = Settings { mode: Mode::Decided, ..settings };
+    let numbers = |settings: Settings| {
+        let mut numbers = [0; 10];
+        numbers[..8].copy_from_slice(&settings.numbers());
+        numbers
+    };
+    let group = LocalGroup::new(3).expect("a group");
+    let outcomes: Vec<[bool; 4]> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|rank| {
-                let mut communicator = group.take(rank, settings, None).expect("a free rank");
+                let mut ours = group.take(rank, settings, None).expect("a free rank");
                 scope.spawn(move || {
-                    let equal = all_equal(&mut communicator, &[1, 2]).expect("a reduction");
-                    let own = if communicator.rank() == 2 { [2, 2] } else { [1, 2] };
-                    let different = all_equal(&mut communicator, &own).expect("a reduction");
-                    equal && !different
+                    let is_odd = ours.rank() == 2;
+                    let same = numbers(settings);
+                    let own = numbers(if is_odd { odd_settings } else { settings });
+                    let version = if is_odd { 77 } else { 2 };
+                    [
+                        all_equal(&mut ours, Some(&same)),
+                        all_equal(&mut ours, Some(&own)),
+                        all_equal(&mut ours, Some(&same).filter(|_| !is_odd)),
+                        all_equal_in_version(&mut ours, version, Some(&same)),
+                    ]
+                    .map(|outcome| outcome.expect("a reduction"))
                 })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("the thread")).collect()
     });
-    assert_eq!(outcomes, [true; 3]);
+    assert_eq!(outcomes, [[true, false, false, false]; 3]);
 }
 
 #[test]
@@ -375,6 +487,14 @@ struct Damaging<C> {
     inner: C,
     /// How many messages still pass unharmed.
     unharmed: usize,
+    place: Place,
+}
+
+/// Which byte of the message is changed.
+#[derive(Clone, Copy)]
+enum Place {
+    Start,
+    Middle,
 }
 
 impl<C: Communicator> Communicator for Damaging<C> {
@@ -390,7 +510,11 @@ impl<C: Communicator> Communicator for Damaging<C> {
     fn broadcast_in(&mut self, buffer: &mut [u8]) -> Result<(), CommunicatorError> {
         self.inner.broadcast_in(buffer)?;
         if self.unharmed == 0 {
-            buffer[buffer.len() / 2] ^= 1;
+            let at = match self.place {
+                Place::Start => 0,
+                Place::Middle => buffer.len() / 2,
+            };
+            buffer[at] ^= 1;
         }
         self.unharmed = self.unharmed.wrapping_sub(1);
         Ok(())
@@ -404,6 +528,12 @@ impl<C: Communicator> Communicator for Damaging<C> {
     fn min_reduce(&mut self, values: &mut [u64]) -> Result<(), CommunicatorError> {
         self.inner.min_reduce(values)
     }
+    fn begin_min_reduce(&mut self, values: &[u64]) -> Result<(), CommunicatorError> {
+        self.inner.begin_min_reduce(values)
+    }
+    fn poll_min_reduce(&mut self, values: &mut [u64]) -> Result<bool, CommunicatorError> {
+        self.inner.poll_min_reduce(values)
+    }
     fn abandon(&mut self) {
         self.inner.abandon();
     }
@@ -415,6 +545,10 @@ impl<C: Communicator> Communicator for Damaging<C> {
 /// Damages rank 1's message number `message`; gives what each rank got from the first round, from a
 /// second one and from an agreement.
 fn with_damage(message: usize) -> Vec<[Result<(), RoundError>; 3]> {
+    with_damage_at(message, Place::Middle)
+}
+
+fn with_damage_at(message: usize, place: Place) -> Vec<[Result<(), RoundError>; 3]> {
     let bodies = bodies();
     let settings = settings(3, 1, 1);
     let group = LocalGroup::new(3).expect("a group");
@@ -425,13 +559,14 @@ fn with_damage(message: usize) -> Vec<[Result<(), RoundError>; 3]> {
                 let unharmed = if rank == 1 { message } else { usize::MAX };
                 let bodies = &bodies;
                 scope.spawn(move || {
-                    let damaging = Damaging { inner: communicator, unharmed };
+                    let damaging = Damaging { inner: communicator, unharmed, place };
                     let mut rounds = rounds(damaging, settings);
                     let mut round = || {
                         if rank > 0 {
                             return rounds.receive().map(|_| ());
                         }
-                        let prepared = rounds.prepare(&batch(bodies));
+                        let batch = batch(bodies);
+                        let prepared = rounds.prepare(&batch);
                         rounds.give(prepared)
                     };
                     [round(), round(), rounds.min_reduce(Some(&mut [1]))]
@@ -444,8 +579,9 @@ fn with_damage(message: usize) -> Vec<[Result<(), RoundError>; 3]> {
 
 #[test]
 fn damage_seen_by_one_rank_is_told_to_all_at_the_next_agreement() {
-    // Message 0 is the header, 1 the list of lengths, 2 the first chunk of the front.
-    let outcomes = with_damage(2);
+    // Message 0 is the header, 1 the front, whose middle is no list of lengths, 2 a large part.
+    for message in [1, 2] {
+    let outcomes = with_damage(message);
     for (rank, [first, second, agreement]) in outcomes.into_iter().enumerate() {
         if rank == 1 {
             assert!(matches!(first, Err(RoundError::Frame(_))), "{first:?}");
@@ -455,12 +591,14 @@ fn damage_seen_by_one_rank_is_told_to_all_at_the_next_agreement() {
         }
         assert_eq!(agreement, Err(RoundError::Disagree));
     }
+    }
 }
 
 #[test]
 fn a_rank_that_cannot_follow_leaves_nobody_waiting() {
-    for message in [0, 1] {
-        let outcomes = with_damage(message);
+    // The header; and the list of lengths, at the beginning of the front.
+    for (message, place) in [(0, Place::Middle), (1, Place::Start)] {
+        let outcomes = with_damage_at(message, place);
         assert!(outcomes[1].iter().all(Result::is_err), "{outcomes:?}");
         assert_eq!(outcomes[1][2], Err(RoundError::FailedEarlier));
         for rank in [0, 2] {

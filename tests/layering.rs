@@ -12,10 +12,12 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     // Stands in for the standard library while a model checker runs.
     ("sync", &[]),
-    ("hint", &["poison"]),
+    // Reading and writing little-endian numbers.
+    ("wire", &[]),
+    ("hint", &["poison", "wire"]),
     ("plan", &["hint", "poison"]),
     ("reuse", &["poison", "sync"]),
-    ("broadcast", &["plan", "hint", "poison", "telemetry", "clock"]),
+    ("broadcast", &["plan", "hint", "poison", "telemetry", "clock", "wire"]),
     ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock"]),
     ("capi", &["transfer", "broadcast", "plan", "reuse", "hint", "poison", "telemetry", "clock"]),
     // Programs, which see the library from outside.

@@ -1,5 +1,6 @@
 // Rounds and agreements over MPI, any number of ranks: bodies of several chunks, shared snapshots,
-// every topology that the ranks allow, a root without a batch, ranks with bad input or other params.
+// every topology that the ranks allow, every way in which messages can go, a root without a batch, ranks
+// with bad input or other params, ranks that leave.
 #include "ranks.hpp"
 
 #include <cstring>
@@ -17,8 +18,10 @@ constexpr const char *hint_json =
     R"("action_version":"1.0","payload":{"block_hashes":[18446744073709551615,12345678901234567890,7]}}]})";
 
 // Longer than two chunks of the default size.
-std::vector<uint8_t> long_body(unsigned round) {
-  std::vector<uint8_t> body(9'000'001);
+constexpr size_t long_bytes = 9'000'001;
+
+std::vector<uint8_t> body_of(size_t len, unsigned round) {
+  std::vector<uint8_t> body(len);
   for (size_t at = 0; at < body.size(); ++at) {
     body[at] = static_cast<uint8_t>((at * 2654435761u >> 7) + round);
   }
@@ -73,8 +76,8 @@ void check(const kvh_batch_t *received, const std::vector<uint8_t> &body, bool h
 }
 
 kvh_status_t one_round(kvh_communicator_t *communicator, const kvh_context_t *context, unsigned round,
-                       bool has_snapshots) {
-  const std::vector<uint8_t> body = long_body(round);
+                       bool has_snapshots, size_t body_bytes = long_bytes) {
+  const std::vector<uint8_t> body = body_of(body_bytes, round);
   kvh_batch_t *batch = rank == 0 ? sample(context, body) : nullptr;
   kvh_batch_t *received = nullptr;
   const kvh_status_t status = kvh_broadcast(communicator, batch, &received);
@@ -108,6 +111,62 @@ void every_topology(const kvh_context_t *context) {
         EXPECT(kvh_communicator_close(communicator) == KVH_ERR_STATE);
         kvh_communicator_destroy(communicator);
       }
+    }
+  }
+}
+
+// A communicator on which each field that chooses how messages go has been set, and some rounds on it.
+void every_way(const kvh_context_t *context) {
+  const auto ranks = static_cast<uint32_t>(size);
+  for (const uint32_t pipeline : {1u, ranks > 2 && ranks % 2 == 0 ? 2u : ranks}) {
+    for (const uint32_t node_window : {KVH_NODE_WINDOW_ON, KVH_NODE_WINDOW_OFF}) {
+      for (unsigned way = 0; way < 16; ++way) {
+        kvh_communicator_params_t given = params(0, pipeline);
+        given.node_window = node_window;
+        given.hint_form = (way & 1) != 0 ? KVH_HINT_FORM_PACKED : KVH_HINT_FORM_TEXT;
+        given.pipeline_sends = (way & 2) != 0 ? KVH_PIPELINE_ASYNCHRONOUS : KVH_PIPELINE_SYNCHRONOUS;
+        given.first_message_bytes = (way & 4) != 0 ? 4096 : 0;
+        given.deadline_ns = (way & 8) != 0 ? uint64_t{200} * 1000 * 1000 * 1000 : 0;
+        given.chunk_bytes = 64 << 10;
+        kvh_communicator_t *communicator = nullptr;
+        EXPECT(ranks::create(context, given, MPI_COMM_WORLD, &communicator) == KVH_OK);
+        for (unsigned round = 0; round < 3; ++round) {
+          EXPECT(one_round(communicator, context, round, true, 200'000) == KVH_OK);
+        }
+        kvh_batch_t *received = nullptr;
+        EXPECT(kvh_broadcast(communicator, nullptr, &received) == KVH_ERR_INVALID_ARGUMENT);
+        EXPECT(one_round(communicator, context, 7, true, 300) == KVH_OK);
+        uint64_t value = 5 + static_cast<uint64_t>(rank);
+        EXPECT(kvh_communicator_min(communicator, &value, 1, &value) == KVH_OK);
+        EXPECT(value == 5);
+        EXPECT(kvh_communicator_close(communicator) == KVH_OK);
+        kvh_communicator_destroy(communicator);
+      }
+    }
+  }
+}
+
+// A rank that goes without a word is missed by the others: in one node at once, with a deadline in any
+// case. The others' MPI goes on.
+void a_rank_that_leaves_is_missed(const kvh_context_t *context) {
+  if (size == 1) {
+    return;
+  }
+  for (const uint32_t node_window : {KVH_NODE_WINDOW_ON, KVH_NODE_WINDOW_OFF}) {
+    for (const int leaving : {0, size - 1}) {
+      kvh_communicator_params_t given = params();
+      given.node_window = node_window;
+      given.deadline_ns = node_window == KVH_NODE_WINDOW_ON ? 0 : 50 * 1000 * 1000;
+      kvh_communicator_t *communicator = nullptr;
+      EXPECT(ranks::create(context, given, MPI_COMM_WORLD, &communicator) == KVH_OK);
+      if (rank != leaving) {
+        uint64_t value = 1;
+        EXPECT(kvh_communicator_min(communicator, &value, 1, &value) == KVH_ERR_COMMUNICATOR);
+        EXPECT(one_round(communicator, context, 8, true, 1000) == KVH_ERR_COMMUNICATOR);
+        EXPECT(kvh_communicator_close(communicator) == KVH_ERR_COMMUNICATOR);
+      }
+      kvh_communicator_destroy(communicator);
+      MPI_Barrier(MPI_COMM_WORLD);
     }
   }
 }
@@ -147,6 +206,25 @@ void agreements(const kvh_context_t *context) {
       EXPECT(values[at] == at * 100);
     }
   }
+  // The same begun, with a round in between.
+  for (const size_t count : {size_t{0}, size_t{61}, size_t{62}, size_t{5000}}) {
+    std::vector<uint64_t> values(count);
+    for (size_t at = 0; at < count; ++at) {
+      values[at] = at * 100 + (at + static_cast<size_t>(rank)) % static_cast<size_t>(size);
+    }
+    EXPECT(kvh_communicator_min_begin(communicator, values.data(), count) == KVH_OK);
+    EXPECT(one_round(communicator, context, 6, true, 1000) == KVH_OK);
+    EXPECT(kvh_communicator_min_begin(communicator, values.data(), count) == KVH_ERR_STATE);
+    kvh_status_t status = KVH_IN_PROGRESS;
+    while (status == KVH_IN_PROGRESS) {
+      status = kvh_communicator_min_poll(communicator, values.data(), count);
+    }
+    EXPECT(status == KVH_OK);
+    EXPECT(kvh_communicator_min_poll(communicator, values.data(), count) == KVH_ERR_STATE);
+    for (size_t at = 0; at < count; ++at) {
+      EXPECT(values[at] == at * 100);
+    }
+  }
   if (size > 1) {
     std::vector<uint64_t> values(3 + static_cast<size_t>(rank == 1));
     EXPECT(kvh_communicator_min(communicator, values.data(), values.size(), values.data()) == KVH_ERR_COMMUNICATOR);
@@ -169,9 +247,12 @@ void creating_is_refused_on_all_ranks(const kvh_context_t *context) {
     given.mode = rank == 1 ? KVH_BROADCAST_DECIDED : KVH_BROADCAST_FULL;
     EXPECT(ranks::create(context, given, MPI_COMM_WORLD, &communicator) == KVH_ERR_COMMUNICATOR);
   }
-  kvh_communicator_params_t given = params();
-  given.deadline_ns = 1;
-  EXPECT(ranks::create(context, given, MPI_COMM_WORLD, &communicator) == KVH_ERR_INVALID_ARGUMENT);
+  for (int field = 0; field < 4; ++field) {
+    kvh_communicator_params_t given = params();
+    (field == 0 ? given.node_window : field == 1 ? given.hint_form : field == 2 ? given.pipeline_sends : given.mode) = 3;
+    EXPECT(ranks::create(context, given, MPI_COMM_WORLD, &communicator) == KVH_ERR_INVALID_ARGUMENT);
+  }
+  const kvh_communicator_params_t given = params();
   EXPECT(ranks::create(context, params(), MPI_COMM_NULL, &communicator) == KVH_ERR_STATE);
   EXPECT(kvh_communicator_create_mpi(context, nullptr, MPI_Comm_c2f(MPI_COMM_WORLD), &communicator, nullptr) ==
          KVH_ERR_INVALID_ARGUMENT);
@@ -204,10 +285,12 @@ int main(int argc, char **argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   kvh_context_t *context = ranks::create_context();
   every_topology(context);
+  every_way(context);
   failures_reach_all_ranks(context);
   agreements(context);
   creating_is_refused_on_all_ranks(context);
   the_hosts_messages_stay_apart(context);
+  a_rank_that_leaves_is_missed(context);
   kvh_context_destroy(context);
   const int code = ranks::exit_code();
   MPI_Finalize();

@@ -1,10 +1,12 @@
 //! What travels in one round: requests, each with the host's own bytes and optionally a snapshot, a
 //! parent and a plan.
 //!
-//! On rank 0 a [`Batch`] borrows the bodies; on the other ranks a [`ReceivedBatch`] owns one buffer
-//! and hands out views into it.
+//! On rank 0 a [`Batch`] borrows the bodies; on the other ranks a [`ReceivedBatch`] holds one buffer
+//! and hands out views into it. Snapshots are such views too, and keep the buffer as long as they live.
 
 use std::ops::Range;
+
+use bytes::Bytes;
 
 use super::limits::{MAX_BODY_BYTES, MAX_REQUESTS, MAX_SNAPSHOT_BYTES};
 use crate::hint::Snapshot;
@@ -115,8 +117,8 @@ pub(super) struct ReceivedRequest {
 /// The requests of one round, on the other ranks.
 #[derive(Debug)]
 pub struct ReceivedBatch {
-    /// All bodies, and more that was needed to decode.
-    pub(super) payload: Vec<u8>,
+    /// Bodies, snapshots, and more that was needed to decode.
+    pub(super) payload: Bytes,
     pub(super) requests: Vec<ReceivedRequest>,
 }
 

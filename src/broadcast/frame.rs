@@ -1,46 +1,81 @@
 //! A batch as bytes: what follows the header of a round.
 //!
 //! ```text
-//! front     = snapshot_count u32, packed_len u32 * snapshot_count, record * request_count,
-//!             packed snapshots, plans, bodies that are not large
+//! payload   = front, large parts
+//! front     = length u64 * large_count, snapshot_count u32, entry * snapshot_count,
+//!             record * request_count, indices, snapshots that are not large, plans,
+//!             bodies that are not large
+//! entry     = text_len u32, data_len u32, index_len u32, flags u32
 //! record    = id u64, body_len u64, snapshot u32, parent u32, plan_len u32, flags u32
-//! payload   = front, large bodies                                          (little-endian)
+//! large part = a snapshot or a body; first all such snapshots, then all such bodies, in order
+//!                                                                            (little-endian)
 //! ```
 //!
-//! `snapshot` and `parent` are indices or 2^32-1. Each distinct snapshot travels once, however many
-//! requests hold it. Large bodies are sent from where they lie; see [`LARGE_BODY_BYTES`].
+//! `snapshot` and `parent` are numbers of an entry or a record, or 2^32-1. Each distinct snapshot
+//! travels once, however many requests hold it, as its canonical text or packed (`packed`), with the
+//! index that `hint` makes of it. Large parts are sent from where they lie and not copied here; from
+//! which size on, the communicator says ([`Communicator::large_from_bytes`]).
 //!
 //! Guards: decoding is total. A payload whose checksum is right is still read as foreign bytes.
+//!
+//! [`Communicator::large_from_bytes`]: super::communicator::Communicator::large_from_bytes
 
-use std::collections::{HashMap, TryReserveError};
+use std::collections::TryReserveError;
+use std::ops::Range;
 
+use bytes::Bytes;
+use hashbrown::HashTable;
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::batch::{Batch, ReceivedBatch, ReceivedRequest, Request};
 use super::header::{AbortReason, Lengths};
-use super::limits::{LARGE_BODY_BYTES, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, MAX_PLAN_BYTES};
+use super::limits::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, MAX_PLAN_BYTES, MAX_SNAPSHOT_BYTES};
 use super::packed::{self, UnpackError};
-use super::settings::Mode;
-use super::wire::{put, Reader};
+use super::pool::BufferPool;
+use super::settings::{HintForm, Mode};
 use crate::hint::{Snapshot, SnapshotError};
 use crate::plan::{Plan, PlanBytesError};
+use crate::wire::{put, Reader};
 
+const ENTRY_BYTES: usize = 16;
 const RECORD_BYTES: usize = 32;
+const LENGTH_BYTES: usize = 8;
 const NONE: u32 = u32::MAX;
+/// Of an entry or a record: the snapshot or body is a large part.
 const FLAG_LARGE: u32 = 1;
+/// Of an entry: the snapshot is packed.
+const FLAG_PACKED: u32 = 2;
+/// Of a record: there is a plan.
 const FLAG_PLAN: u32 = 2;
 
-/// A batch ready to be sent.
-#[derive(Debug)]
-pub struct Encoded<'a> {
+/// What is the same for each round of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format {
+    /// What travels.
+    pub mode: Mode,
+    /// How hints travel.
+    pub hint_form: HintForm,
+    /// Parts from this size on are large.
+    pub large_from_bytes: usize,
+}
+
+/// A batch ready to be sent, but for its large parts; and memory for the next one.
+#[derive(Debug, Default)]
+pub struct Encoded {
     /// For the header.
     pub lengths: Lengths,
-    /// The lengths of the large bodies, as they travel.
-    pub large_lengths: Vec<u8>,
     /// The first part of the payload.
     pub front: Vec<u8>,
-    /// The rest of the payload.
-    pub large: Vec<&'a [u8]>,
+    large: Vec<Part>,
+    snapshots: Snapshots,
+}
+
+/// Which snapshot or body is a large part.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// Of the request with this number.
+    Snapshot(u32),
+    Body(u32),
 }
 
 impl From<TryReserveError> for AbortReason {
@@ -50,65 +85,147 @@ impl From<TryReserveError> for AbortReason {
 }
 
 /// Each distinct snapshot of a batch, and which one each request has.
-struct Snapshots<'b> {
-    distinct: Vec<&'b Snapshot>,
+#[derive(Debug, Default)]
+struct Snapshots {
+    /// The request that first has it.
+    distinct: Vec<u32>,
     of_request: Vec<u32>,
+    /// Numbers in `distinct`, found by where the snapshot lies.
+    by_place: HashTable<u32>,
 }
 
-impl<'b> Snapshots<'b> {
-    fn of(requests: &'b [Request<'_>], mode: Mode) -> Result<Self, TryReserveError> {
-        let mut distinct = Vec::new();
-        let mut of_request = Vec::new();
+/// A snapshot's bytes never move nor change: where they lie tells which one it is.
+fn place(snapshot: &Snapshot) -> usize {
+    snapshot.json().as_ptr() as usize
+}
+
+impl Snapshots {
+    fn collect(&mut self, requests: &[Request<'_>], mode: Mode) -> Result<(), AbortReason> {
+        let Self { distinct, of_request, by_place } = self;
+        distinct.clear();
+        of_request.clear();
+        by_place.clear();
         of_request.try_reserve_exact(requests.len())?;
-        let mut indices: HashMap<*const u8, u32> = HashMap::new();
-        for request in requests {
+        // Places are no foreign input: spreading their bits is enough.
+        let hash = |place: usize| (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20);
+        let place_of = |first: u32| requests[first as usize].snapshot.as_ref().map_or(0, place);
+        for (index, request) in requests.iter().enumerate() {
             let snapshot = request.snapshot.as_ref().filter(|_| mode == Mode::Full);
             let Some(snapshot) = snapshot else {
                 of_request.push(NONE);
                 continue;
             };
-            // A snapshot's bytes never move nor change: where they lie tells which one it is.
-            let place = snapshot.json().as_ptr();
-            if let Some(index) = indices.get(&place) {
-                of_request.push(*index);
+            let place = place(snapshot);
+            let is_same = |number: &u32| place_of(distinct[*number as usize]) == place;
+            if let Some(number) = by_place.find(hash(place), is_same) {
+                of_request.push(*number);
                 continue;
             }
-            let index = distinct.len() as u32;
-            indices.try_reserve(1)?;
+            let number = distinct.len() as u32;
             distinct.try_reserve(1)?;
-            indices.insert(place, index);
-            distinct.push(snapshot);
-            of_request.push(index);
+            distinct.push(index as u32);
+            let rehash = |number: &u32| hash(place_of(distinct[*number as usize]));
+            by_place.try_reserve(1, rehash).map_err(|_| AbortReason::NoMemory)?;
+            by_place.insert_unique(hash(place), number, rehash);
+            of_request.push(number);
         }
-        Ok(Self { distinct, of_request })
+        Ok(())
     }
 }
 
-/// Encodes `batch`. `front` is memory to use again; what it holds is dropped.
-pub fn encode<'a>(
-    batch: &Batch<'a>,
-    mode: Mode,
-    mut front: Vec<u8>,
-) -> Result<Encoded<'a>, AbortReason> {
+/// A snapshot as it travels.
+fn snapshot_data(snapshot: &Snapshot, form: HintForm) -> Result<&[u8], TryReserveError> {
+    match form {
+        HintForm::Text => Ok(snapshot.json()),
+        HintForm::Packed => snapshot.packed(packed::pack_to_vec),
+    }
+}
+
+impl Encoded {
+    /// The large parts of the batch that this was made from.
+    pub fn large_parts<'b>(
+        &'b self,
+        batch: &'b Batch<'_>,
+        form: HintForm,
+    ) -> impl Iterator<Item = &'b [u8]> {
+        self.large.iter().map(move |part| match part {
+            Part::Body(index) => batch.requests()[*index as usize].body,
+            Part::Snapshot(index) => {
+                let snapshot = batch.requests()[*index as usize].snapshot.as_ref();
+                // Packed while encoding, so that no memory is asked for here.
+                snapshot.and_then(|snapshot| snapshot_data(snapshot, form).ok()).unwrap_or_default()
+            }
+        })
+    }
+}
+
+/// Encodes `batch`, in the memory of an earlier one.
+pub fn encode(
+    batch: &Batch<'_>,
+    format: Format,
+    mut encoded: Encoded,
+) -> Result<Encoded, AbortReason> {
     let requests = batch.requests();
-    let snapshots = Snapshots::of(requests, mode)?;
+    let Encoded { front, large, snapshots, .. } = &mut encoded;
     front.clear();
+    large.clear();
+    snapshots.collect(requests, format.mode)?;
+    let is_large = |len: usize| len >= format.large_from_bytes;
+    let snapshot_of = |first: u32| requests[first as usize].snapshot.as_ref();
 
-    let table_start = 4 + 4 * snapshots.distinct.len();
-    let table_end = table_start + RECORD_BYTES * requests.len();
-    front.try_reserve(table_end)?;
-    front.resize(table_end, 0);
-    put(&mut front, 0, &(snapshots.distinct.len() as u32).to_le_bytes());
-
-    for (index, snapshot) in snapshots.distinct.iter().enumerate() {
-        let start = front.len();
-        packed::pack(snapshot.json(), &mut front)?;
-        let packed_len = front.len() - start;
-        put(&mut front, 4 + 4 * index, &(packed_len as u32).to_le_bytes());
+    // The list of large parts comes first, so what is large has to be known first.
+    let mut small_len = 0;
+    for first in &snapshots.distinct {
+        let Some(snapshot) = snapshot_of(*first) else { continue };
+        let len = snapshot_data(snapshot, format.hint_form)?.len();
+        if is_large(len) {
+            large.try_reserve(1)?;
+            large.push(Part::Snapshot(*first));
+        } else {
+            small_len += len;
+        }
+        small_len += snapshot.index_len();
+    }
+    for (index, request) in requests.iter().enumerate() {
+        let len = request.body.len();
+        if is_large(len) {
+            large.try_reserve(1)?;
+            large.push(Part::Body(index as u32));
+        } else {
+            small_len += len;
+        }
     }
 
+    let entries_start = LENGTH_BYTES * large.len() + 4;
+    let records_start = entries_start + ENTRY_BYTES * snapshots.distinct.len();
+    let table_end = records_start + RECORD_BYTES * requests.len();
+    if table_end + small_len > MAX_PAYLOAD_BYTES {
+        return Err(AbortReason::Limit);
+    }
+    front.try_reserve(table_end + small_len)?;
+    front.resize(table_end, 0);
+    put(front, entries_start - 4, &(snapshots.distinct.len() as u32).to_le_bytes());
+
+    let distinct = || snapshots.distinct.iter().filter_map(|first| snapshot_of(*first));
+    for (number, snapshot) in distinct().enumerate() {
+        let data_len = snapshot_data(snapshot, format.hint_form)?.len();
+        let packed = if format.hint_form == HintForm::Packed { FLAG_PACKED } else { 0 };
+        let flags = packed | if is_large(data_len) { FLAG_LARGE } else { 0 };
+        let at = entries_start + ENTRY_BYTES * number;
+        let at = put(front, at, &(snapshot.json().len() as u32).to_le_bytes());
+        let at = put(front, at, &(data_len as u32).to_le_bytes());
+        let at = put(front, at, &(snapshot.index_len() as u32).to_le_bytes());
+        put(front, at, &flags.to_le_bytes());
+        snapshot.write_index(front)?;
+    }
+    for snapshot in distinct() {
+        let data = snapshot_data(snapshot, format.hint_form)?;
+        if !is_large(data.len()) {
+            front.extend_from_slice(data);
+        }
+    }
     for (index, request) in requests.iter().enumerate() {
-        let plan = plan_that_travels(request, mode).map(Plan::to_bytes).transpose()?;
+        let plan = plan_that_travels(request, format.mode).map(Plan::to_bytes).transpose()?;
         let plan_bytes = plan.as_deref().unwrap_or_default();
         if plan_bytes.len() > MAX_PLAN_BYTES {
             return Err(AbortReason::Limit);
@@ -117,61 +234,64 @@ pub fn encode<'a>(
         front.extend_from_slice(plan_bytes);
         let large = if is_large(request.body.len()) { FLAG_LARGE } else { 0 };
         let flags = large | if plan.is_some() { FLAG_PLAN } else { 0 };
-        let at = table_start + RECORD_BYTES * index;
-        let at = put(&mut front, at, &request.id.to_le_bytes());
-        let at = put(&mut front, at, &(request.body.len() as u64).to_le_bytes());
-        let at = put(&mut front, at, &snapshots.of_request[index].to_le_bytes());
-        let at = put(&mut front, at, &request.parent.unwrap_or(NONE).to_le_bytes());
-        let at = put(&mut front, at, &(plan_bytes.len() as u32).to_le_bytes());
-        put(&mut front, at, &flags.to_le_bytes());
+        let at = records_start + RECORD_BYTES * index;
+        let at = put(front, at, &request.id.to_le_bytes());
+        let at = put(front, at, &(request.body.len() as u64).to_le_bytes());
+        let at = put(front, at, &snapshots.of_request[index].to_le_bytes());
+        let at = put(front, at, &request.parent.unwrap_or(NONE).to_le_bytes());
+        let at = put(front, at, &(plan_bytes.len() as u32).to_le_bytes());
+        put(front, at, &flags.to_le_bytes());
     }
-
-    let (mut large, mut large_lengths) = (Vec::new(), Vec::new());
     for request in requests {
-        if is_large(request.body.len()) {
-            large.try_reserve(1)?;
-            large_lengths.try_reserve(8)?;
-            large.push(request.body);
-            large_lengths.extend_from_slice(&(request.body.len() as u64).to_le_bytes());
-        } else {
+        if !is_large(request.body.len()) {
             front.try_reserve(request.body.len())?;
             front.extend_from_slice(request.body);
         }
     }
-    let payload_len = front.len() + large.iter().map(|body| body.len()).sum::<usize>();
-    if payload_len > MAX_PAYLOAD_BYTES {
-        return Err(AbortReason::Limit);
+    encoded.seal(batch, format)
+}
+
+impl Encoded {
+    /// Fills in the list of large parts, and the lengths and checksums for the header.
+    fn seal(mut self, batch: &Batch<'_>, format: Format) -> Result<Self, AbortReason> {
+        let mut front = std::mem::take(&mut self.front);
+        let mut payload_len = front.len();
+        let mut at = 0;
+        for part in self.large_parts(batch, format.hint_form) {
+            at = put(&mut front, at, &(part.len() as u64).to_le_bytes());
+            // No overflow: at most 2 * MAX_REQUESTS parts of at most MAX_BODY_BYTES.
+            payload_len += part.len();
+        }
+        if payload_len > MAX_PAYLOAD_BYTES {
+            return Err(AbortReason::Limit);
+        }
+        let lengths_checksum = xxh3_64(&front[..at]);
+        let payload_checksum = if self.large.is_empty() {
+            xxh3_64(&front)
+        } else {
+            // The same as of all parts in a row.
+            let mut hasher = Xxh3::new();
+            hasher.update(&front);
+            self.large_parts(batch, format.hint_form).for_each(|part| hasher.update(part));
+            hasher.digest()
+        };
+        self.lengths = Lengths {
+            request_count: batch.requests().len(),
+            large_count: self.large.len(),
+            front_len: front.len(),
+            payload_len,
+            payload_checksum,
+            lengths_checksum,
+        };
+        self.front = front;
+        Ok(self)
     }
-    let lengths = Lengths {
-        request_count: requests.len(),
-        large_count: large.len(),
-        front_len: front.len(),
-        payload_len,
-        payload_checksum: checksum(&front, &large),
-        lengths_checksum: xxh3_64(&large_lengths),
-    };
-    Ok(Encoded { lengths, large_lengths, front, large })
 }
 
 /// Where only decisions travel, no plan says "local".
 fn plan_that_travels<'b>(request: &'b Request<'_>, mode: Mode) -> Option<&'b Plan> {
     let is_local = |plan: &Plan| matches!(plan, Plan::Local(_));
     request.plan.as_ref().filter(|plan| mode == Mode::Full || !is_local(plan))
-}
-
-fn is_large(body_len: usize) -> bool {
-    body_len >= LARGE_BODY_BYTES
-}
-
-/// The same as of all parts in a row.
-fn checksum(front: &[u8], large: &[&[u8]]) -> u64 {
-    if large.is_empty() {
-        return xxh3_64(front);
-    }
-    let mut hasher = Xxh3::new();
-    hasher.update(front);
-    large.iter().for_each(|body| hasher.update(body));
-    hasher.digest()
 }
 
 /// Received bytes are not what [`encode`] writes.
@@ -191,158 +311,255 @@ impl From<TryReserveError> for FrameError {
     }
 }
 
-/// Checks the list of the large bodies' lengths. It says which messages follow, so that is done
+/// Bytes of the list of large parts' lengths, with which a front begins.
+pub fn list_len(lengths: &Lengths) -> usize {
+    LENGTH_BYTES * lengths.large_count
+}
+
+/// Checks the list of the large parts' lengths. It says which messages follow, so that is done
 /// before they are waited for.
-pub fn check_large_lengths(bytes: &[u8], lengths: &Lengths) -> Result<(), FrameError> {
-    if bytes.len() != lengths.large_count * 8
-        || (lengths.large_count > 0 && xxh3_64(bytes) != lengths.lengths_checksum)
-    {
-        return Err(FrameError::Damaged("checksum of the lengths of large bodies"));
+pub fn check_list(list: &[u8], lengths: &Lengths) -> Result<(), FrameError> {
+    if list.len() != list_len(lengths) || xxh3_64(list) != lengths.lengths_checksum {
+        return Err(FrameError::Damaged("checksum of the lengths of large parts"));
     }
     let mut sum = lengths.front_len;
-    for len in large_lengths(bytes) {
-        if !is_large(len) || len > MAX_BODY_BYTES {
-            return Err(FrameError::Damaged("length of a large body"));
+    for len in large_lengths(list) {
+        if len == 0 || len > MAX_BODY_BYTES {
+            return Err(FrameError::Damaged("length of a large part"));
         }
-        // No overflow: at most MAX_REQUESTS lengths of at most MAX_BODY_BYTES.
+        // No overflow: a bounded count of bounded lengths.
         sum += len;
     }
     if sum != lengths.payload_len {
-        return Err(FrameError::Damaged("sum of the lengths of large bodies"));
+        return Err(FrameError::Damaged("sum of the lengths of large parts"));
     }
     Ok(())
 }
 
 /// The lengths in a checked list.
-pub fn large_lengths(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    let mut reader = Reader::new(bytes);
+pub fn large_lengths(list: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let mut reader = Reader::new(list);
     std::iter::from_fn(move || reader.size())
 }
 
-/// Decodes a received payload, given the checked list of its large bodies' lengths. The batch keeps
-/// the payload, and hands out views into it.
+/// Decodes a received payload. The batch keeps it, and hands out views into it; `pool` gives memory
+/// for hints that travelled packed.
 pub fn decode(
     lengths: &Lengths,
-    large_lengths: &[u8],
-    payload: Vec<u8>,
+    payload: Bytes,
+    pool: &BufferPool,
 ) -> Result<ReceivedBatch, FrameError> {
     if payload.len() != lengths.payload_len || xxh3_64(&payload) != lengths.payload_checksum {
         return Err(FrameError::Damaged("checksum of the payload"));
     }
-    let front = payload.get(..lengths.front_len).ok_or(CUT)?;
-    let large_lengths = self::large_lengths(large_lengths);
-    let requests = Front::read(front, lengths.request_count)?.requests(large_lengths)?;
+    let list = payload.get(..list_len(lengths)).ok_or(CUT)?;
+    let front = payload.get(list.len()..lengths.front_len).ok_or(CUT)?;
+    let tables = Tables::read(front, lengths.request_count)?;
+    let mut large = Large { lengths: large_lengths(list), end: lengths.front_len };
+    let mut small = Small { end: lengths.front_len - tables.data.remaining(), limit: lengths.front_len };
+    let snapshots = snapshots(&tables, &payload, &mut small, &mut large, pool)?;
+    let requests = requests(&tables, &snapshots, &payload, &mut small, &mut large)?;
+    if large.lengths.next().is_some() || large.end != payload.len() || small.end != small.limit {
+        return Err(FrameError::Damaged("bytes that belong to no request"));
+    }
+    drop(large);
     Ok(ReceivedBatch { payload, requests })
-}
-
-/// The parts of a front, each still foreign.
-struct Front<'a> {
-    front_len: usize,
-    snapshots: Vec<Snapshot>,
-    records: Reader<'a>,
-    /// Plans and bodies.
-    data: Reader<'a>,
-    request_count: usize,
 }
 
 const CUT: FrameError = FrameError::Damaged("front ends too early");
 
-impl<'a> Front<'a> {
+/// The tables of a front, still foreign, and what follows them.
+struct Tables<'a> {
+    entries: Reader<'a>,
+    records: Reader<'a>,
+    data: Reader<'a>,
+    snapshot_count: usize,
+    request_count: usize,
+}
+
+impl<'a> Tables<'a> {
     fn read(front: &'a [u8], request_count: usize) -> Result<Self, FrameError> {
         let mut reader = Reader::new(front);
         let snapshot_count = reader.u32().ok_or(CUT)? as usize;
         if snapshot_count > request_count {
             return Err(FrameError::Damaged("more snapshots than requests"));
         }
-        let mut packed_lens = Reader::new(reader.take(4 * snapshot_count).ok_or(CUT)?);
+        let entries = Reader::new(reader.take(ENTRY_BYTES * snapshot_count).ok_or(CUT)?);
         let records = Reader::new(reader.take(RECORD_BYTES * request_count).ok_or(CUT)?);
-        let mut snapshots = Vec::new();
-        snapshots.try_reserve_exact(snapshot_count)?;
-        while let Some(packed_len) = packed_lens.u32() {
-            snapshots.push(snapshot(reader.take(packed_len as usize).ok_or(CUT)?)?);
-        }
-        Ok(Self { front_len: front.len(), snapshots, records, data: reader, request_count })
-    }
-
-    fn requests(
-        mut self,
-        mut large_lengths: impl Iterator<Item = usize>,
-    ) -> Result<Vec<ReceivedRequest>, FrameError> {
-        let mut requests: Vec<ReceivedRequest> = Vec::new();
-        requests.try_reserve_exact(self.request_count)?;
-        let mut bodies = Bodies::behind_plans(self.records, &self.data, self.front_len)?;
-        for index in 0..self.request_count {
-            let record = Record::read(&mut self.records)?;
-            let body = if record.flags & FLAG_LARGE == 0 {
-                bodies.next_in_front(record.body_len)?
-            } else if large_lengths.next() == Some(record.body_len) {
-                bodies.next_large(record.body_len)
-            } else {
-                return Err(FrameError::Damaged("length of a large body"));
-            };
-            requests.push(ReceivedRequest {
-                id: record.id,
-                body,
-                snapshot: self.snapshot(record.snapshot)?,
-                parent: parent(record.parent, index)?,
-                plan: plan(&record, &mut self.data)?,
-            });
-        }
-        if large_lengths.next().is_some() || bodies.in_front != self.front_len {
-            return Err(FrameError::Damaged("bytes that belong to no request"));
-        }
-        Ok(requests)
-    }
-
-    fn snapshot(&self, index: u32) -> Result<Option<Snapshot>, FrameError> {
-        if index == NONE {
-            return Ok(None);
-        }
-        let snapshot = self.snapshots.get(index as usize);
-        snapshot.cloned().map(Some).ok_or(FrameError::Damaged("index of a snapshot"))
+        Ok(Self { entries, records, data: reader, snapshot_count, request_count })
     }
 }
 
-/// Where in the payload the next bodies lie.
-struct Bodies {
-    in_front: usize,
-    front_len: usize,
-    large: usize,
+/// Where in the payload the next part in the front lies.
+struct Small {
+    end: usize,
+    limit: usize,
 }
 
-impl Bodies {
-    fn behind_plans(
-        mut records: Reader<'_>,
-        data: &Reader<'_>,
-        front_len: usize,
-    ) -> Result<Self, FrameError> {
-        let mut plans_len = 0;
-        while records.remaining() > 0 {
-            plans_len += Record::read(&mut records)?.plan_len;
-        }
-        // No overflow: at most MAX_REQUESTS plans of at most MAX_PLAN_BYTES.
-        let in_front = front_len - data.remaining() + plans_len;
-        if in_front > front_len {
+impl Small {
+    fn next(&mut self, len: usize) -> Result<Range<usize>, FrameError> {
+        if len > self.limit - self.end {
             return Err(CUT);
         }
-        Ok(Self { in_front, front_len, large: front_len })
+        let start = self.end;
+        self.end += len;
+        Ok(start..self.end)
     }
+}
 
-    fn next_in_front(&mut self, len: usize) -> Result<std::ops::Range<usize>, FrameError> {
-        if len > self.front_len - self.in_front {
+/// Where in the payload the next large part lies.
+struct Large<L> {
+    lengths: L,
+    end: usize,
+}
+
+impl<L: Iterator<Item = usize>> Large<L> {
+    /// The sum of the lengths was checked against the payload, `len` is checked against the list.
+    fn next(&mut self, len: usize) -> Result<Range<usize>, FrameError> {
+        if self.lengths.next() != Some(len) {
+            return Err(FrameError::Damaged("length of a large part"));
+        }
+        let start = self.end;
+        self.end += len;
+        Ok(start..self.end)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    text_len: usize,
+    data_len: usize,
+    index_len: usize,
+    flags: u32,
+}
+
+impl Entry {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let entry = (|| {
+            Some(Self {
+                text_len: reader.u32()? as usize,
+                data_len: reader.u32()? as usize,
+                index_len: reader.u32()? as usize,
+                flags: reader.u32()?,
+            })
+        })()
+        .ok_or(CUT)?;
+        let is_packed = entry.flags & FLAG_PACKED != 0;
+        let is_possible = entry.flags & !(FLAG_LARGE | FLAG_PACKED) == 0
+            && entry.text_len <= MAX_SNAPSHOT_BYTES
+            && entry.data_len <= packed::max_packed_len(MAX_SNAPSHOT_BYTES)
+            && (is_packed || entry.text_len == entry.data_len)
+            // No packed form is much shorter, so no memory is asked for that bytes do not stand for.
+            && entry.text_len <= entry.data_len.saturating_mul(3);
+        is_possible.then_some(entry).ok_or(FrameError::Damaged("entry of a snapshot"))
+    }
+}
+
+fn snapshots(
+    tables: &Tables<'_>,
+    payload: &Bytes,
+    small: &mut Small,
+    large: &mut Large<impl Iterator<Item = usize>>,
+    pool: &BufferPool,
+) -> Result<Vec<Snapshot>, FrameError> {
+    let mut snapshots = Vec::new();
+    snapshots.try_reserve_exact(tables.snapshot_count)?;
+    let mut indices = small.end;
+    let (mut entries, mut texts_len) = (tables.entries, 0);
+    while entries.remaining() > 0 {
+        let entry = Entry::read(&mut entries)?;
+        small.next(entry.index_len)?;
+        texts_len += if entry.flags & FLAG_PACKED != 0 { entry.text_len } else { 0 };
+    }
+    let mut entries = tables.entries;
+    let mut texts = pool.take(texts_len)?;
+    let mut rest = texts.as_mut_slice();
+    // Where each snapshot's text lies: in the payload, or in the texts that are unpacked here.
+    let mut places = Vec::new();
+    places.try_reserve_exact(tables.snapshot_count)?;
+    let mut unpacked_end = 0;
+    while entries.remaining() > 0 {
+        let entry = Entry::read(&mut entries)?;
+        let data = if entry.flags & FLAG_LARGE != 0 {
+            large.next(entry.data_len)?
+        } else {
+            small.next(entry.data_len)?
+        };
+        if entry.flags & FLAG_PACKED == 0 {
+            places.push((false, data));
+            continue;
+        }
+        let (text, behind) = std::mem::take(&mut rest).split_at_mut(entry.text_len);
+        rest = behind;
+        packed::unpack_into(payload.get(data).ok_or(CUT)?, text).map_err(|error| match error {
+            UnpackError::Damaged => FrameError::Damaged("packed snapshot"),
+            UnpackError::NoMemory => FrameError::NoMemory,
+        })?;
+        places.push((true, unpacked_end..unpacked_end + entry.text_len));
+        unpacked_end += entry.text_len;
+    }
+    let texts = texts.freeze();
+    let mut entries = tables.entries;
+    for (is_unpacked, place) in places {
+        let index_len = Entry::read(&mut entries)?.index_len;
+        let index = payload.get(indices..indices + index_len).ok_or(CUT)?;
+        indices += index_len;
+        let from = if is_unpacked { &texts } else { payload };
+        if place.end > from.len() {
             return Err(CUT);
         }
-        let start = self.in_front;
-        self.in_front += len;
-        Ok(start..self.in_front)
+        let snapshot = Snapshot::from_index(from.slice(place), index).map_err(|error| match error {
+            SnapshotError::Damaged => FrameError::Damaged("index of a snapshot"),
+            SnapshotError::NoMemory(_) => FrameError::NoMemory,
+        })?;
+        snapshots.push(snapshot);
     }
+    Ok(snapshots)
+}
 
-    /// The caller compared `len` with the list of lengths, whose sum was checked.
-    fn next_large(&mut self, len: usize) -> std::ops::Range<usize> {
-        let start = self.large;
-        self.large += len;
-        start..self.large
+fn requests(
+    tables: &Tables<'_>,
+    snapshots: &[Snapshot],
+    payload: &Bytes,
+    small: &mut Small,
+    large: &mut Large<impl Iterator<Item = usize>>,
+) -> Result<Vec<ReceivedRequest>, FrameError> {
+    let mut requests: Vec<ReceivedRequest> = Vec::new();
+    requests.try_reserve_exact(tables.request_count)?;
+    let mut records = tables.records;
+    for index in 0..tables.request_count {
+        let record = Record::read(&mut records)?;
+        let plan_bytes = payload.get(small.next(record.plan_len)?).ok_or(CUT)?;
+        requests.push(ReceivedRequest {
+            id: record.id,
+            body: 0..0,
+            snapshot: match record.snapshot {
+                NONE => None,
+                number => Some(
+                    snapshots
+                        .get(number as usize)
+                        .ok_or(FrameError::Damaged("number of a snapshot"))?
+                        .clone(),
+                ),
+            },
+            parent: parent(record.parent, index)?,
+            plan: plan(&record, plan_bytes)?,
+        });
     }
+    // Bodies lie behind all plans.
+    let mut records = tables.records;
+    for request in &mut requests {
+        let record = Record::read(&mut records)?;
+        request.body = if record.flags & FLAG_LARGE != 0 {
+            large.next(record.body_len)?
+        } else {
+            small.next(record.body_len)?
+        };
+        if request.body.end > payload.len() {
+            return Err(CUT);
+        }
+    }
+    Ok(requests)
 }
 
 struct Record {
@@ -374,30 +591,18 @@ impl Record {
     }
 }
 
-fn snapshot(packed: &[u8]) -> Result<Snapshot, FrameError> {
-    let text = packed::unpack(packed).map_err(|error| match error {
-        UnpackError::Damaged => FrameError::Damaged("packed snapshot"),
-        UnpackError::NoMemory => FrameError::NoMemory,
-    })?;
-    Snapshot::from_canonical(&text).map_err(|error| match error {
-        SnapshotError::Damaged => FrameError::Damaged("snapshot"),
-        SnapshotError::NoMemory(_) => FrameError::NoMemory,
-    })
-}
-
 fn parent(parent: u32, index: usize) -> Result<Option<u32>, FrameError> {
     match parent {
         NONE => Ok(None),
         parent if (parent as usize) < index => Ok(Some(parent)),
-        _ => Err(FrameError::Damaged("index of a parent")),
+        _ => Err(FrameError::Damaged("number of a parent")),
     }
 }
 
-fn plan(record: &Record, data: &mut Reader<'_>) -> Result<Option<Plan>, FrameError> {
+fn plan(record: &Record, bytes: &[u8]) -> Result<Option<Plan>, FrameError> {
     if record.flags & FLAG_PLAN == 0 {
         return Ok(None);
     }
-    let bytes = data.take(record.plan_len).ok_or(CUT)?;
     Plan::from_bytes(bytes).map(Some).map_err(|error| match error {
         PlanBytesError::NoMemory => FrameError::NoMemory,
         _ => FrameError::Damaged("plan"),

@@ -6,22 +6,22 @@
 //! header_checksum u64                                                        (little-endian)
 //! ```
 //!
-//! After a header of kind *batch* follow: if `large_count` > 0 the lengths of the large bodies, as
-//! u64 each; then the *front* (see `frame`); then the large bodies. Front and large bodies together
-//! are the payload. After *aborted* follows nothing.
+//! After a header of kind *batch* follow the *front* (see `frame`), then the large parts; together they
+//! are the payload. The front begins with the lengths of the large parts, which have a checksum of
+//! their own because they say which messages follow. After *aborted* follows nothing.
 //!
 //! Guards: nothing in it is believed before its checksum, and no length before its bound.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::limits::{MAX_PAYLOAD_BYTES, MAX_REQUESTS};
-use super::wire::{put, Reader};
+use crate::wire::{put, Reader};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 
 /// The version of all that this room puts on the wire; all ranks must have the same.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVHB");
 const CHECKED_BYTES: usize = HEADER_BYTES - 8;
@@ -64,19 +64,19 @@ pub enum Kind {
 }
 
 /// How long the parts of a batch are, and their checksums.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lengths {
     /// Requests in the batch.
     pub request_count: usize,
-    /// Bodies that travel by themselves.
+    /// Snapshots and bodies that travel by themselves.
     pub large_count: usize,
     /// Bytes of the front.
     pub front_len: usize,
-    /// Bytes of the front and the large bodies.
+    /// Bytes of the front and the large parts.
     pub payload_len: usize,
     /// Of the payload.
     pub payload_checksum: u64,
-    /// Of the list of the large bodies' lengths.
+    /// Of the list of the large parts' lengths.
     pub lengths_checksum: u64,
 }
 
@@ -108,17 +108,9 @@ pub enum HeaderError {
 impl Header {
     /// The bytes to send.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let none = Lengths {
-            request_count: 0,
-            large_count: 0,
-            front_len: 0,
-            payload_len: 0,
-            payload_checksum: 0,
-            lengths_checksum: 0,
-        };
         let (kind, reason, lengths) = match self.kind {
             Kind::Batch(lengths) => (KIND_BATCH, 0, lengths),
-            Kind::Aborted(reason) => (KIND_ABORTED, reason as u8, none),
+            Kind::Aborted(reason) => (KIND_ABORTED, reason as u8, Lengths::default()),
         };
         let mut bytes = [0; HEADER_BYTES];
         let at = put(&mut bytes, 0, &MAGIC.to_le_bytes());
@@ -177,7 +169,8 @@ impl Header {
 impl Lengths {
     fn are_possible(&self) -> bool {
         self.request_count <= MAX_REQUESTS
-            && self.large_count <= self.request_count
+            && self.large_count <= 2 * self.request_count
+            && 8 * self.large_count <= self.front_len
             && self.front_len <= self.payload_len
             && self.payload_len <= MAX_PAYLOAD_BYTES
             && (self.large_count > 0 || self.front_len == self.payload_len)
@@ -223,7 +216,8 @@ mod tests {
     fn impossible_lengths_are_refused_even_with_a_good_checksum() {
         for lengths in [
             Lengths { request_count: MAX_REQUESTS + 1, ..LENGTHS },
-            Lengths { large_count: 4, ..LENGTHS },
+            Lengths { large_count: 7, ..LENGTHS },
+            Lengths { front_len: 7, ..LENGTHS },
             Lengths { front_len: 200_001, ..LENGTHS },
             Lengths { payload_len: MAX_PAYLOAD_BYTES + 1, ..LENGTHS },
             Lengths { large_count: 0, ..LENGTHS },
@@ -236,7 +230,7 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut bytes = Header { kind: Kind::Batch(LENGTHS), round: 0 }.encode();
-        bytes[4] = 2;
-        assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: 2 }));
+        bytes[4] = 1;
+        assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: 1 }));
     }
 }

@@ -120,7 +120,8 @@ impl LocalGroup {
         state.places[rank as usize] = Place::Taken;
         drop(state);
         let stage_size = settings.topology.stage_size();
-        Ok(LocalCommunicator { shared: Arc::clone(shared), rank, stage_size, deadline })
+        let shared = Arc::clone(shared);
+        Ok(LocalCommunicator { shared, rank, stage_size, deadline, begun: None })
     }
 }
 
@@ -141,6 +142,8 @@ pub struct LocalCommunicator {
     rank: u32,
     stage_size: u32,
     deadline: Option<Duration>,
+    /// The number of the reduction that was begun.
+    begun: Option<u64>,
 }
 
 impl Drop for LocalCommunicator {
@@ -251,25 +254,26 @@ impl Communicator for LocalCommunicator {
     }
 
     fn min_reduce(&mut self, values: &mut [u64]) -> Result<(), CommunicatorError> {
-        let (rank, size) = (self.rank, self.shared.size);
-        let mut mine = None;
-        self.wait_for(|state| {
-            let reduction = &mut state.reduction;
-            let number = match mine {
-                Some(number) => number,
-                None => match reduction.add(rank, size, values) {
-                    Ok(number) => *mine.insert(number),
-                    Err(error) => return Some(Err(error)),
-                },
-            };
-            if reduction.completed > number {
-                // Nobody completes another one before this rank adds to it: the result stays.
-                values.copy_from_slice(&reduction.result);
-                return Some(Ok(()));
-            }
-            let gone = state.places.iter().position(|place| *place == Place::Gone)?;
-            Some(Err(CommunicatorError::RankGone(gone as u32)))
-        })
+        self.begin_min_reduce(values)?;
+        let number = self.begun.take().unwrap_or_default();
+        self.wait_for(|state| state.result_of(number, values))
+    }
+
+    fn begin_min_reduce(&mut self, values: &[u64]) -> Result<(), CommunicatorError> {
+        let mut state = self.shared.state.lock();
+        self.begun = Some(state.reduction.add(self.rank, self.shared.size, values)?);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn poll_min_reduce(&mut self, values: &mut [u64]) -> Result<bool, CommunicatorError> {
+        // Nothing begun is nothing to wait for.
+        let Some(number) = self.begun else { return Ok(false) };
+        let outcome = self.shared.state.lock().result_of(number, values);
+        if outcome.is_some() {
+            self.begun = None;
+        }
+        outcome.transpose().map(|done| done.is_some())
     }
 
     fn abandon(&mut self) {
@@ -280,6 +284,23 @@ impl Communicator for LocalCommunicator {
     fn close(&mut self) -> Result<(), CommunicatorError> {
         // After this nobody waits for anybody: all may go.
         self.min_reduce(&mut [])
+    }
+}
+
+impl State {
+    /// The result of a reduction that this rank added to, once it is there or never will be.
+    fn result_of(
+        &self,
+        number: u64,
+        values: &mut [u64],
+    ) -> Option<Result<(), CommunicatorError>> {
+        if self.reduction.completed > number {
+            // Nobody completes another one before this rank adds to it: the result stays.
+            values.copy_from_slice(&self.reduction.result);
+            return Some(Ok(()));
+        }
+        let gone = self.places.iter().position(|place| *place == Place::Gone)?;
+        Some(Err(CommunicatorError::RankGone(gone as u32)))
     }
 }
 

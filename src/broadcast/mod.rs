@@ -5,7 +5,8 @@
 //! | [`batch`] | what travels: requests with bodies, snapshots, parents, plans |
 //! | [`packed`] | hints as fewer bytes: decimal block hashes as eight bytes each |
 //! | [`header`], [`frame`] | the wire: a fixed header, a table, the data; checksummed, bounded |
-//! | [`communicator`] | the port to the other ranks; adapters [`local`] and `mpi` |
+//! | [`pool`] | buffers used again |
+//! | [`communicator`] | the port to the other ranks; adapters [`local`] and `mpi` (and callbacks, in `capi`) |
 //! | [`settings`] | what all ranks must have alike |
 //! | [`topology`] | who gets a message from whom: one broadcast, then chains of sends |
 //! | [`round`] | one batch to all ranks, whatever is wrong with it |
@@ -25,7 +26,7 @@ pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod packed;
+pub mod pool;
 pub mod round;
 pub mod settings;
 pub mod topology;
-mod wire;

@@ -11,11 +11,12 @@
 //! ```
 //!
 //! Guards: rebuilding is total. It never writes more than `text_len`, and that is bounded.
+//! Where it pays and where not: docs/broadcast.md.
 
 use std::collections::TryReserveError;
 
 use super::limits::MAX_SNAPSHOT_BYTES;
-use super::wire::Reader;
+use crate::wire::Reader;
 
 /// What stands in canonical text before an array of block hashes.
 const ARRAY_START: &[u8] = b"\"block_hashes\":[";
@@ -70,6 +71,13 @@ pub fn pack(text: &[u8], packed: &mut Vec<u8>) -> Result<(), TryReserveError> {
     Ok(())
 }
 
+/// Packs into memory of its own.
+pub fn pack_to_vec(text: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut packed = Vec::new();
+    pack(text, &mut packed)?;
+    Ok(packed)
+}
+
 /// Makes room for a segment's lengths and tells where it begins.
 fn open_segment(packed: &mut Vec<u8>) -> usize {
     packed.extend_from_slice(&[0; SEGMENT_OVERHEAD]);
@@ -116,44 +124,54 @@ fn canonical_u64(text: &[u8], at: usize) -> Option<(u64, usize)> {
 
 /// The text that was packed.
 pub fn unpack(packed: &[u8]) -> Result<Vec<u8>, UnpackError> {
-    let mut reader = Reader::new(packed);
-    let text_len = reader.u32().ok_or(UnpackError::Damaged)? as usize;
+    let text_len = Reader::new(packed).u32().ok_or(UnpackError::Damaged)? as usize;
     if text_len > MAX_SNAPSHOT_BYTES {
         return Err(UnpackError::Damaged);
     }
     let mut text = Vec::new();
     text.try_reserve_exact(text_len).map_err(|_| UnpackError::NoMemory)?;
-    while reader.remaining() > 0 {
-        append_segment(&mut reader, &mut text, text_len).ok_or(UnpackError::Damaged)?;
-    }
-    if text.len() != text_len {
-        return Err(UnpackError::Damaged);
-    }
+    text.resize(text_len, 0);
+    unpack_into(packed, &mut text)?;
     Ok(text)
 }
 
-fn append_segment(reader: &mut Reader<'_>, text: &mut Vec<u8>, text_len: usize) -> Option<()> {
+/// Fills `text` with the text that was packed, which has to have just that length.
+pub fn unpack_into(packed: &[u8], text: &mut [u8]) -> Result<(), UnpackError> {
+    let mut reader = Reader::new(packed);
+    if reader.u32().map(|len| len as usize) != Some(text.len()) {
+        return Err(UnpackError::Damaged);
+    }
+    let mut at = 0;
+    while reader.remaining() > 0 {
+        at = write_segment(&mut reader, text, at).ok_or(UnpackError::Damaged)?;
+    }
+    if at != text.len() {
+        return Err(UnpackError::Damaged);
+    }
+    Ok(())
+}
+
+/// Writes a segment's text at `at` and tells where it ends.
+fn write_segment(reader: &mut Reader<'_>, text: &mut [u8], mut at: usize) -> Option<usize> {
     let raw_len = reader.u32()? as usize;
     let hash_count = reader.u32()? as usize;
-    append(text, reader.take(raw_len)?, text_len)?;
+    at = write(text, at, reader.take(raw_len)?)?;
     let hashes = reader.take(hash_count.checked_mul(8)?)?;
     let mut digits = itoa::Buffer::new();
     for (index, hash) in hashes.chunks_exact(8).enumerate() {
         if index > 0 {
-            append(text, b",", text_len)?;
+            at = write(text, at, b",")?;
         }
         let hash = u64::from_le_bytes(hash.try_into().ok()?);
-        append(text, digits.format(hash).as_bytes(), text_len)?;
+        at = write(text, at, digits.format(hash).as_bytes())?;
     }
-    Some(())
+    Some(at)
 }
 
-fn append(text: &mut Vec<u8>, bytes: &[u8], text_len: usize) -> Option<()> {
-    if text_len - text.len() < bytes.len() {
-        return None;
-    }
-    text.extend_from_slice(bytes);
-    Some(())
+fn write(text: &mut [u8], at: usize, bytes: &[u8]) -> Option<usize> {
+    let end = at + bytes.len();
+    text.get_mut(at..end)?.copy_from_slice(bytes);
+    Some(end)
 }
 
 #[cfg(test)]

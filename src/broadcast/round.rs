@@ -1,8 +1,9 @@
 //! One round: the batch of rank 0 reaches all ranks, or all ranks learn that there is none.
 //!
 //! A round is a sequence of messages, each of which goes from rank 0 to everybody the same way
-//! (`topology`): a header, then what the header says. Bodies and front are cut at the same places by
-//! all ranks, because the cuts follow from the lengths alone.
+//! (`topology`): a first message with the header, then what the header says. Parts are cut at the same
+//! places by all ranks, because the cuts follow from the lengths alone. Where sends along the pipeline
+//! are asynchronous, they begin when all of the round is there, and the next round waits for them.
 //!
 //! Guards: what is wrong with a batch never keeps a rank from taking part. A rank that finds a frame
 //! damaged passes it on as it came, ends the round in step, and is unwell from then on. Only where
@@ -11,12 +12,16 @@
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::agreement::Agreement;
 use super::batch::{Batch, ReceivedBatch};
 use super::communicator::{Communicator, CommunicatorError};
-use super::frame::{self, Encoded, FrameError};
+use super::frame::{self, Encoded, Format, FrameError};
 use super::header::{AbortReason, Header, HeaderError, Kind, Lengths, HEADER_BYTES};
-use super::limits::{CHUNK_BYTES_RANGE, MAX_REQUESTS};
-use super::settings::Settings;
+use super::limits::{CHUNK_BYTES_RANGE, FIRST_MESSAGE_BYTES_RANGE, MAX_LARGE_PARTS};
+use super::pool::BufferPool;
+use super::settings::{PipelineSends, Settings};
 use super::topology::Source;
 use crate::telemetry::Metrics;
 
@@ -55,6 +60,12 @@ pub enum RoundError {
     /// Rank 0 waits for a batch, or another rank gives one.
     #[error("rank 0 gives and the other ranks receive: this rank did the opposite")]
     WrongRank,
+    /// An agreement was begun and is not over.
+    #[error("an agreement is under way: ask for its result first")]
+    AgreementOpen,
+    /// No agreement was begun, or one with another number of values.
+    #[error("no agreement with that number of values is under way: begin one")]
+    NoAgreement,
     /// A rank failed earlier, or the ranks called an agreement with different counts.
     #[error("ranks disagree: one failed earlier, or gave another number of values")]
     Disagree,
@@ -76,7 +87,8 @@ enum Health {
 pub struct Equipment {
     /// The settings; the same on all ranks.
     pub settings: Settings,
-    large_lengths: Vec<u8>,
+    first_message: Vec<u8>,
+    list: Vec<u8>,
     discarded: Vec<u8>,
 }
 
@@ -84,24 +96,39 @@ impl Equipment {
     /// Takes the memory.
     pub fn new(settings: Settings) -> Result<Self, TryReserveError> {
         debug_assert!(CHUNK_BYTES_RANGE.contains(&settings.chunk_bytes));
-        let (mut large_lengths, mut discarded) = (Vec::new(), Vec::new());
-        large_lengths.try_reserve_exact(8 * MAX_REQUESTS)?;
+        debug_assert!(FIRST_MESSAGE_BYTES_RANGE.contains(&settings.first_message_bytes));
+        let (mut first_message, mut list, mut discarded) = (Vec::new(), Vec::new(), Vec::new());
+        first_message.try_reserve_exact(settings.first_message_bytes)?;
+        first_message.resize(settings.first_message_bytes, 0);
+        list.try_reserve_exact(8 * MAX_LARGE_PARTS)?;
         discarded.try_reserve_exact(settings.chunk_bytes)?;
-        Ok(Self { settings, large_lengths, discarded })
+        Ok(Self { settings, first_message, list, discarded })
     }
+}
+
+/// A batch that is ready for its round.
+#[derive(Debug)]
+pub struct Prepared<'b> {
+    batch: &'b Batch<'b>,
+    encoded: Encoded,
 }
 
 /// One rank's place in the rounds of a worker.
 pub struct Rounds {
     pub(super) communicator: Box<dyn Communicator>,
+    pub(super) agreement: Option<Agreement>,
     settings: Settings,
     metrics: Arc<Metrics>,
     health: Health,
     round: u64,
-    /// Memory of the last front, for the next one; rank 0.
-    front: Vec<u8>,
-    /// Room for the lengths of as many large bodies as there can be.
-    large_lengths: Vec<u8>,
+    /// Memory of the last batch, for the next one; rank 0.
+    encoded: Encoded,
+    /// Memory for what is received, and for what is given where that outlives the call.
+    pool: BufferPool,
+    /// Room for a first message.
+    first_message: Vec<u8>,
+    /// Room for the lengths of as many large parts as there can be.
+    list: Vec<u8>,
     /// Room for one chunk that nobody wants.
     discarded: Vec<u8>,
 }
@@ -111,7 +138,7 @@ enum Taken {
     Aborted(AbortReason),
     Frame {
         lengths: Lengths,
-        payload: Vec<u8>,
+        payload: Bytes,
     },
     /// There was a frame, and no memory for it.
     Lost,
@@ -124,16 +151,19 @@ impl Rounds {
         equipment: Equipment,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let Equipment { settings, large_lengths, discarded } = equipment;
+        let Equipment { settings, first_message, list, discarded } = equipment;
         debug_assert_eq!(communicator.size(), settings.topology.rank_count());
         Self {
             communicator,
+            agreement: None,
             settings,
             metrics,
             health: Health::Well,
             round: 0,
-            front: Vec::new(),
-            large_lengths,
+            encoded: Encoded::default(),
+            pool: BufferPool::default(),
+            first_message,
+            list,
             discarded,
         }
     }
@@ -149,21 +179,26 @@ impl Rounds {
     }
 
     /// Rank 0, before the round: the batch as bytes. Makes no call.
-    pub fn prepare<'a>(&mut self, batch: &Batch<'a>) -> Result<Encoded<'a>, AbortReason> {
-        frame::encode(batch, self.settings.mode, std::mem::take(&mut self.front))
+    pub fn prepare<'b>(&mut self, batch: &'b Batch<'_>) -> Result<Prepared<'b>, AbortReason> {
+        let Settings { mode, hint_form, .. } = self.settings;
+        let large_from_bytes = self.communicator.large_from_bytes();
+        let format = Format { mode, hint_form, large_from_bytes };
+        let encoded = frame::encode(batch, format, std::mem::take(&mut self.encoded))?;
+        Ok(Prepared { batch, encoded })
     }
 
     /// Rank 0: one round, with a batch or with the reason for none, which then is the error.
-    pub fn give(&mut self, prepared: Result<Encoded<'_>, AbortReason>) -> Result<(), RoundError> {
+    pub fn give(&mut self, prepared: Result<Prepared<'_>, AbortReason>) -> Result<(), RoundError> {
         let outcome = self.in_step(|rounds| rounds.give_messages(&prepared));
         let outcome = match (outcome, prepared) {
             (Err(error), _) => Err(error),
             (Ok(()), Err(reason)) => Err(reason.into()),
-            (Ok(()), Ok(encoded)) => {
+            (Ok(()), Ok(Prepared { encoded, .. })) => {
+                let lengths = encoded.lengths;
                 if encoded.front.capacity() <= KEPT_FRONT_BYTES {
-                    self.front = encoded.front;
+                    self.encoded = encoded;
                 }
-                Ok(encoded.lengths)
+                Ok(lengths)
             }
         };
         self.count(outcome.as_ref());
@@ -179,14 +214,12 @@ impl Rounds {
 
     /// The other ranks: one round whose batch this rank does not want.
     pub fn discard(&mut self) -> Result<(), RoundError> {
-        let outcome = self.in_step(|rounds| {
-            let lengths = match rounds.take_header()? {
-                Kind::Batch(lengths) => lengths,
-                Kind::Aborted(reason) => return Ok(Err(RoundError::Aborted(reason))),
-            };
-            rounds.take_large_lengths(&lengths)?;
-            rounds.discard_payload(&lengths)?;
-            Ok(Ok(lengths))
+        let outcome = self.in_step(|rounds| match rounds.take_header()? {
+            Kind::Batch(lengths) => {
+                rounds.discard_payload(&lengths)?;
+                Ok(Ok(lengths))
+            }
+            Kind::Aborted(reason) => Ok(Err(RoundError::Aborted(reason))),
         });
         let outcome = outcome.and_then(|aborted_or_not| aborted_or_not);
         self.count(outcome.as_ref());
@@ -202,7 +235,11 @@ impl Rounds {
 
     /// All ranks, once: gives back what the communicator holds.
     pub fn close(&mut self) -> Result<(), RoundError> {
-        self.in_step(|rounds| Ok(rounds.communicator.close()?))?;
+        self.finish_min()?;
+        self.in_step(|rounds| {
+            rounds.communicator.finish_sends()?;
+            Ok(rounds.communicator.close()?)
+        })?;
         self.health = Health::Closed;
         Ok(())
     }
@@ -227,6 +264,7 @@ impl Rounds {
             }
             Health::Closed => return Err(RoundError::Closed),
         }
+        self.communicator.check_usable()?;
         let health = std::mem::replace(&mut self.health, Health::OutOfStep);
         let outcome = calls(self);
         match &outcome {
@@ -247,7 +285,7 @@ impl Rounds {
             Taken::Aborted(reason) => return Err(reason.into()),
             Taken::Lost => Err(FrameError::NoMemory),
             Taken::Frame { lengths, payload } => {
-                frame::decode(&lengths, &self.large_lengths, payload).map(|batch| (batch, lengths))
+                frame::decode(&lengths, payload, &self.pool).map(|batch| (batch, lengths))
             }
         };
         opened.map_err(|error| {
@@ -271,53 +309,70 @@ impl Rounds {
     }
 }
 
+/// Which bytes of the payload travel in the first message, behind the header.
+fn led_len(settings: &Settings, lengths: &Lengths) -> usize {
+    (settings.first_message_bytes - HEADER_BYTES).min(lengths.front_len)
+}
+
 /// The messages of a round, in their order, on either side.
 impl Rounds {
     fn give_messages(
         &mut self,
-        prepared: &Result<Encoded<'_>, AbortReason>,
+        prepared: &Result<Prepared<'_>, AbortReason>,
     ) -> Result<(), RoundError> {
         if self.settings.topology.source(self.rank()) != Source::Root {
             return Err(RoundError::WrongRank);
         }
-        let kind = match prepared {
-            Ok(encoded) => Kind::Batch(encoded.lengths),
-            Err(reason) => Kind::Aborted(*reason),
+        self.communicator.finish_sends()?;
+        let (kind, front) = match prepared {
+            Ok(Prepared { encoded, .. }) => {
+                (Kind::Batch(encoded.lengths), encoded.front.as_slice())
+            }
+            Err(reason) => (Kind::Aborted(*reason), [].as_slice()),
         };
-        self.give_message(&Header { kind, round: self.round }.encode())?;
+        let led_len = front.len().min(self.settings.first_message_bytes - HEADER_BYTES);
+        let (led, front) = front.split_at(led_len);
+        let mut first_message = std::mem::take(&mut self.first_message);
+        first_message[..HEADER_BYTES].copy_from_slice(&Header { kind, round: self.round }.encode());
+        first_message[HEADER_BYTES..HEADER_BYTES + led_len].copy_from_slice(led);
         self.round += 1;
-        let Ok(encoded) = prepared else { return Ok(()) };
-        if !encoded.large_lengths.is_empty() {
-            self.give_message(&encoded.large_lengths)?;
+        self.give_message(&first_message)?;
+        let chunk_bytes = self.settings.chunk_bytes;
+        let hint_form = self.settings.hint_form;
+        let parts = || {
+            let prepared = prepared.iter();
+            let large = prepared
+                .flat_map(|Prepared { batch, encoded }| encoded.large_parts(batch, hint_form));
+            std::iter::once(front).chain(large)
+        };
+        for part in parts() {
+            part.chunks(chunk_bytes).try_for_each(|chunk| self.give_message(chunk))?;
         }
-        for part in std::iter::once(encoded.front.as_slice()).chain(encoded.large.iter().copied()) {
-            for chunk in part.chunks(self.settings.chunk_bytes) {
-                self.give_message(chunk)?;
+        if self.sends_later() {
+            self.start_send(&first_message)?;
+            for part in parts() {
+                part.chunks(chunk_bytes).try_for_each(|chunk| self.start_send(chunk))?;
             }
         }
+        self.first_message = first_message;
         Ok(())
     }
 
     fn take_header(&mut self) -> Result<Kind, RoundError> {
-        let mut bytes = [0; HEADER_BYTES];
+        self.communicator.finish_sends()?;
+        let mut bytes = std::mem::take(&mut self.first_message);
         self.take_message(&mut bytes)?;
-        let header = Header::decode(&bytes)?;
+        self.first_message = bytes;
+        let header = self.first_message.first_chunk().ok_or(HeaderError::Damaged)?;
+        let header = Header::decode(header)?;
         if header.round != self.round {
             return Err(RoundError::OtherRound { expected: self.round, found: header.round });
         }
         self.round += 1;
-        Ok(header.kind)
-    }
-
-    fn take_large_lengths(&mut self, lengths: &Lengths) -> Result<(), RoundError> {
-        let mut bytes = std::mem::take(&mut self.large_lengths);
-        // Within the capacity: a header has at most MAX_REQUESTS large bodies.
-        bytes.resize(8 * lengths.large_count, 0);
-        if !bytes.is_empty() {
-            self.take_message(&mut bytes)?;
+        if let (Kind::Aborted(_), true) = (header.kind, self.sends_later()) {
+            self.send_first_message_later()?;
         }
-        self.large_lengths = bytes;
-        Ok(frame::check_large_lengths(&self.large_lengths, lengths)?)
+        Ok(header.kind)
     }
 
     fn take_frame(&mut self) -> Result<Taken, RoundError> {
@@ -325,51 +380,65 @@ impl Rounds {
             Kind::Batch(lengths) => lengths,
             Kind::Aborted(reason) => return Ok(Taken::Aborted(reason)),
         };
-        self.take_large_lengths(&lengths)?;
-        let mut payload = Vec::new();
-        if payload.try_reserve_exact(lengths.payload_len).is_err() {
+        let Ok(mut payload) = self.pool.take(lengths.payload_len) else {
             self.discard_payload(&lengths)?;
             return Ok(Taken::Lost);
+        };
+        let chunk_bytes = self.settings.chunk_bytes;
+        let led_len = led_len(&self.settings, &lengths);
+        let (front, large) = payload.as_mut_slice().split_at_mut(lengths.front_len);
+        let (led, rest) = front.split_at_mut(led_len);
+        led.copy_from_slice(&self.first_message[HEADER_BYTES..HEADER_BYTES + led_len]);
+        rest.chunks_mut(chunk_bytes).try_for_each(|chunk| self.take_message(chunk))?;
+        let list = &front[..frame::list_len(&lengths)];
+        frame::check_list(list, &lengths)?;
+        let mut large = large;
+        for large_len in frame::large_lengths(list) {
+            let (part, behind) = std::mem::take(&mut large).split_at_mut(large_len);
+            large = behind;
+            part.chunks_mut(chunk_bytes).try_for_each(|chunk| self.take_message(chunk))?;
         }
-        payload.resize(lengths.payload_len, 0);
-        let mut rest = payload.as_mut_slice();
-        self.for_each_part(&lengths, |rounds, part_len| {
-            let (part, behind) = std::mem::take(&mut rest).split_at_mut(part_len);
-            rest = behind;
-            part.chunks_mut(rounds.settings.chunk_bytes)
-                .try_for_each(|chunk| rounds.take_message(chunk))
-        })?;
+        let payload = payload.freeze();
+        if self.sends_later() {
+            self.send_later(&lengths, &payload)?;
+        }
         Ok(Taken::Frame { lengths, payload })
     }
 
+    /// Takes what follows the header, for the others, chunk by chunk.
     fn discard_payload(&mut self, lengths: &Lengths) -> Result<(), RoundError> {
+        let sends_later = self.sends_later();
+        if sends_later {
+            self.send_first_message_later()?;
+        }
+        let led_len = led_len(&self.settings, lengths);
+        let list_len = frame::list_len(lengths);
+        // Both within their capacity: a header has at most MAX_LARGE_PARTS, a chunk its size.
+        let mut list = std::mem::take(&mut self.list);
         let mut chunk = std::mem::take(&mut self.discarded);
-        self.for_each_part(lengths, |rounds, part_len| {
-            let mut left = part_len;
+        list.clear();
+        list.extend_from_slice(&self.first_message[HEADER_BYTES..][..led_len.min(list_len)]);
+        let mut take_part = |rounds: &mut Self, mut left: usize, list: Option<&mut Vec<u8>>| {
+            let mut list = list;
             while left > 0 {
-                // Within the capacity, which is one chunk.
                 chunk.resize(left.min(rounds.settings.chunk_bytes), 0);
                 rounds.take_message(&mut chunk)?;
+                if sends_later {
+                    rounds.start_send(&chunk)?;
+                }
+                if let Some(list) = &mut list {
+                    list.extend_from_slice(&chunk[..chunk.len().min(list_len - list.len())]);
+                }
                 left -= chunk.len();
             }
-            Ok(())
-        })?;
-        self.discarded = chunk;
-        Ok(())
-    }
-
-    /// The front, then each large body: parts are cut into chunks each by itself.
-    fn for_each_part(
-        &mut self,
-        lengths: &Lengths,
-        mut take: impl FnMut(&mut Self, usize) -> Result<(), RoundError>,
-    ) -> Result<(), RoundError> {
-        take(self, lengths.front_len)?;
-        let large_lengths = std::mem::take(&mut self.large_lengths);
-        for large_len in frame::large_lengths(&large_lengths) {
-            take(self, large_len)?;
+            Ok::<_, RoundError>(())
+        };
+        take_part(self, lengths.front_len - led_len, Some(&mut list))?;
+        frame::check_list(&list, lengths)?;
+        for large_len in frame::large_lengths(&list) {
+            take_part(self, large_len, None)?;
         }
-        self.large_lengths = large_lengths;
+        (self.list, self.discarded) = (list, chunk);
         Ok(())
     }
 
@@ -391,8 +460,52 @@ impl Rounds {
 
     fn pass_on(&mut self, bytes: &[u8]) -> Result<(), RoundError> {
         match self.settings.topology.next(self.rank()) {
-            Some(next) => Ok(self.communicator.send(next, bytes)?),
-            None => Ok(()),
+            Some(next) if self.settings.pipeline_sends == PipelineSends::Synchronous => {
+                Ok(self.communicator.send(next, bytes)?)
+            }
+            _ => Ok(()),
         }
+    }
+}
+
+/// Asynchronous sends: in the order of the round, when all of it is there.
+impl Rounds {
+    fn sends_later(&self) -> bool {
+        self.settings.pipeline_sends == PipelineSends::Asynchronous
+            && self.settings.topology.next(self.rank()).is_some()
+    }
+
+    /// Sends on what was received, from where it lies.
+    fn send_later(&mut self, lengths: &Lengths, payload: &Bytes) -> Result<(), RoundError> {
+        let Some(next) = self.settings.topology.next(self.rank()) else { return Ok(()) };
+        self.send_first_message_later()?;
+        let chunk_bytes = self.settings.chunk_bytes;
+        let mut at = led_len(&self.settings, lengths);
+        let rest_of_front = lengths.front_len - at;
+        let list = payload.slice(..frame::list_len(lengths));
+        for mut left in std::iter::once(rest_of_front).chain(frame::large_lengths(&list)) {
+            while left > 0 {
+                let len = left.min(chunk_bytes);
+                self.communicator.start_send(next, payload.slice(at..at + len))?;
+                (at, left) = (at + len, left - len);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_first_message_later(&mut self) -> Result<(), RoundError> {
+        let first_message = std::mem::take(&mut self.first_message);
+        let outcome = self.start_send(&first_message);
+        self.first_message = first_message;
+        outcome
+    }
+
+    /// Sends a copy, which outlives the call.
+    fn start_send(&mut self, bytes: &[u8]) -> Result<(), RoundError> {
+        let Some(next) = self.settings.topology.next(self.rank()) else { return Ok(()) };
+        let no_memory = |_| CommunicatorError::NoMemory(bytes.len());
+        let mut copy = self.pool.take(bytes.len()).map_err(no_memory)?;
+        copy.as_mut_slice().copy_from_slice(bytes);
+        Ok(self.communicator.start_send(next, copy.freeze())?)
     }
 }

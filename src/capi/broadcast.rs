@@ -2,7 +2,7 @@
 
 use super::args;
 use super::batch::{kvh_batch_t, BatchObject, Requests};
-use super::communicator::{kvh_communicator_t, CommunicatorObject};
+use super::communicator::{failed, kvh_communicator_t, CommunicatorObject};
 use super::context::Context;
 use super::guard;
 use super::guarded;
@@ -23,9 +23,10 @@ use crate::poison::Poisonable;
 /// ranks get the status that says so, and nothing was delivered: KVH_ERR_INVALID_ARGUMENT,
 /// KVH_ERR_LIMIT, KVH_ERR_NO_MEMORY or KVH_ERR_POISONED. Another rank with a batch or without
 /// received_out takes part, receives nothing and gets KVH_ERR_INVALID_ARGUMENT.
-/// KVH_ERR_COMMUNICATOR: a rank is gone, or this rank got a damaged frame, now or earlier.
+/// KVH_ERR_COMMUNICATOR: a rank is gone, or this rank got a damaged frame; then its context is
+/// poisoned, and the other ranks learn of it at their next agreement.
 /// KVH_ERR_NO_MEMORY on one rank alone: it lost this batch, and from now on gets
-/// KVH_ERR_COMMUNICATOR; the other ranks learn of it at the next kvh_communicator_min.
+/// KVH_ERR_COMMUNICATOR; the other ranks learn of it at their next agreement.
 ///
 /// # Safety
 /// `communicator` is live and used by this call alone; `batch` is NULL or live, with live bodies;
@@ -57,13 +58,14 @@ pub unsafe extern "C" fn kvh_broadcast(
         }
         match (batch, received_out) {
             (None, Ok(received_out)) if !is_poisoned => {
-                let received = BatchObject::received(rounds.receive()?);
+                let received = rounds.receive().map_err(|error| failed(context, error))?;
+                let received = BatchObject::received(received);
                 let received = received.inspect_err(|_| rounds.lose_batch())?;
                 received_out.write(handle::give(received));
                 Ok(())
             }
             _ => {
-                rounds.discard()?;
+                rounds.discard().map_err(|error| failed(context, error))?;
                 Err(KVH_ERR_INVALID_ARGUMENT)
             }
         }

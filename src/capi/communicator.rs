@@ -1,6 +1,8 @@
-//! `kvh_communicator_t`: one rank's access to the other ranks of its worker, over MPI or inside one
-//! process; and `kvh_local_group_t`, where ranks inside one process come from.
+//! `kvh_communicator_t`: one rank's access to the other ranks of its worker, over MPI, inside one
+//! process, or by callbacks of the host (`communicator_ops`); and `kvh_local_group_t`, where ranks
+//! inside one process come from.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +16,15 @@ use super::status::kvh_status_t;
 use crate::broadcast::communicator::CommunicatorError;
 use crate::broadcast::frame::FrameError;
 use crate::broadcast::header::AbortReason;
-use crate::broadcast::limits::{CHUNK_BYTES_RANGE, DEFAULT_CHUNK_BYTES, MAX_AGREED_VALUES};
+use crate::broadcast::limits::{
+    CHUNK_BYTES_RANGE, DEFAULT_CHUNK_BYTES, DEFAULT_FIRST_MESSAGE_BYTES, FIRST_MESSAGE_BYTES_RANGE,
+    MAX_AGREED_VALUES,
+};
 use crate::broadcast::local::LocalGroup;
 use crate::broadcast::round::{Equipment, RoundError, Rounds};
-use crate::broadcast::settings::{Mode, Settings};
+use crate::broadcast::settings::{HintForm, Mode, PipelineSends, Settings};
 use crate::broadcast::topology::Topology;
+use crate::poison::Poisonable;
 
 /// What a communicator handle holds.
 pub struct CommunicatorObject {
@@ -31,7 +37,9 @@ pub struct CommunicatorObject {
 /// Calls that say "collective" are made by all ranks, in the same order; each waits for the others.
 /// A rank that has nothing to give, was called with bad arguments, or whose context is poisoned
 /// takes part all the same and gets its error afterwards. After KVH_ERR_COMMUNICATOR from a call
-/// the communicator of this rank can only be destroyed.
+/// the communicator of this rank can only be destroyed, unless the call says otherwise. A rank that
+/// finds what it received damaged poisons its context, and the others learn of it at their next
+/// agreement (kvh_communicator_min, kvh_communicator_min_begin).
 pub struct kvh_communicator_t {
     _opaque: [u8; 0],
 }
@@ -56,6 +64,23 @@ pub const KVH_BROADCAST_FULL: u32 = 1;
 /// mode: rank 0 decided; plans travel, snapshots stay on rank 0.
 pub const KVH_BROADCAST_DECIDED: u32 = 2;
 
+/// pipeline_sends: a round ends on a rank when what it sends on to the next stage is out of its
+/// hands. The default.
+pub const KVH_PIPELINE_SYNCHRONOUS: u32 = 1;
+/// pipeline_sends: a round ends before; the next one waits for these sends first.
+pub const KVH_PIPELINE_ASYNCHRONOUS: u32 = 2;
+
+/// hint_form: hints travel as they are. The default: measured best inside a node.
+pub const KVH_HINT_FORM_TEXT: u32 = 1;
+/// hint_form: block hashes travel as eight bytes each: about 0.4 of the bytes, for more work on all
+/// ranks. For slow networks.
+pub const KVH_HINT_FORM_PACKED: u32 = 2;
+
+/// node_window: ranks of one node share one copy, in memory that MPI gives. The default.
+pub const KVH_NODE_WINDOW_ON: u32 = 1;
+/// node_window: every rank gets its messages from MPI.
+pub const KVH_NODE_WINDOW_OFF: u32 = 2;
+
 /// How the ranks are arranged and what travels. The same on all ranks. Zero fields mean default.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -73,19 +98,56 @@ pub struct kvh_communicator_params_t {
     pub mode: u32,
     /// Bytes of the longest message, 4 KiB to 1 GiB. Default 4 MiB.
     pub chunk_bytes: u32,
+    /// KVH_PIPELINE_*. Default KVH_PIPELINE_SYNCHRONOUS.
+    pub pipeline_sends: u32,
+    /// How long a call waits for the other ranks before the communicator fails. Default: local ranks
+    /// wait as long as the others exist, MPI decides by itself. With MPI a deadline costs a copy of
+    /// each message that does not go through the node window. Must be 0 with callbacks.
+    pub deadline_ns: u64,
+    /// KVH_HINT_FORM_*. Default KVH_HINT_FORM_TEXT.
+    pub hint_form: u32,
+    /// With MPI: KVH_NODE_WINDOW_*. Default KVH_NODE_WINDOW_ON.
+    pub node_window: u32,
+    /// Bytes of a round's first message, 64 to 1 MiB: a header of 64 and the beginning of what
+    /// follows, so that a short round is one message. It always has this size. Default 64.
+    pub first_message_bytes: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Local ranks: how long a call waits for the other ranks before the communicator fails.
-    /// Default: as long as they exist. Must be 0 with MPI, which decides by itself.
-    pub deadline_ns: u64,
 }
 
 // SAFETY: repr(C), struct_size first, only integers.
 unsafe impl Params for kvh_communicator_params_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, hint_form);
 }
 
-fn settings_from(params: &kvh_communicator_params_t, size: u32) -> Result<Settings, kvh_status> {
+/// What both numbers and 0, the first, stand for.
+fn either<T>(number: u32, values: [T; 2]) -> Result<T, kvh_status> {
+    let [first, second] = values;
+    match number {
+        0 | 1 => Ok(first),
+        2 => Ok(second),
+        _ => Err(KVH_ERR_INVALID_ARGUMENT),
+    }
+}
+
+/// A size that the host chose, or the default for 0.
+fn size_in(
+    chosen: u32,
+    range: std::ops::RangeInclusive<usize>,
+    default: usize,
+) -> Result<usize, kvh_status> {
+    match chosen as usize {
+        0 => Ok(default),
+        chosen if range.contains(&chosen) => Ok(chosen),
+        _ => Err(KVH_ERR_INVALID_ARGUMENT),
+    }
+}
+
+/// The settings of a communicator of `size` ranks.
+pub(super) fn settings_from(
+    params: &kvh_communicator_params_t,
+    size: u32,
+) -> Result<Settings, kvh_status> {
     if params.reserved != 0 {
         return Err(KVH_ERR_ABI);
     }
@@ -97,17 +159,45 @@ fn settings_from(params: &kvh_communicator_params_t, size: u32) -> Result<Settin
     if topology.rank_count() != size {
         return Err(KVH_ERR_INVALID_ARGUMENT);
     }
-    let mode = match params.mode {
-        0 | KVH_BROADCAST_FULL => Mode::Full,
-        KVH_BROADCAST_DECIDED => Mode::Decided,
-        _ => return Err(KVH_ERR_INVALID_ARGUMENT),
-    };
-    let chunk_bytes = match params.chunk_bytes as usize {
-        0 => DEFAULT_CHUNK_BYTES,
-        chosen if CHUNK_BYTES_RANGE.contains(&chosen) => chosen,
-        _ => return Err(KVH_ERR_INVALID_ARGUMENT),
-    };
-    Ok(Settings { topology, mode, chunk_bytes })
+    node_window_from(params)?;
+    let first = params.first_message_bytes;
+    Ok(Settings {
+        topology,
+        // Each pair in the order of its constants.
+        mode: either(params.mode, [Mode::Full, Mode::Decided])?,
+        hint_form: either(params.hint_form, [HintForm::Text, HintForm::Packed])?,
+        pipeline_sends: either(
+            params.pipeline_sends,
+            [PipelineSends::Synchronous, PipelineSends::Asynchronous],
+        )?,
+        chunk_bytes: size_in(params.chunk_bytes, CHUNK_BYTES_RANGE, DEFAULT_CHUNK_BYTES)?,
+        first_message_bytes: size_in(
+            first,
+            FIRST_MESSAGE_BYTES_RANGE,
+            DEFAULT_FIRST_MESSAGE_BYTES,
+        )?,
+    })
+}
+
+fn node_window_from(params: &kvh_communicator_params_t) -> Result<bool, kvh_status> {
+    either(params.node_window, [true, false])
+}
+
+/// A deadline, or none.
+fn deadline_from(params: &kvh_communicator_params_t) -> Option<Duration> {
+    (params.deadline_ns > 0).then(|| Duration::from_nanos(params.deadline_ns))
+}
+
+/// The status of a failed collective call. A rank that finds what it received damaged is poisoned:
+/// what it holds is not what the others hold.
+pub(super) fn failed(context: &Context, error: RoundError) -> kvh_status {
+    if matches!(
+        error,
+        RoundError::Header(_) | RoundError::OtherRound { .. } | RoundError::Frame(FrameError::Damaged(_))
+    ) {
+        context.poison().set_at("a damaged broadcast round".to_owned());
+    }
+    error.into()
 }
 
 impl From<AbortReason> for kvh_status {
@@ -126,9 +216,10 @@ impl From<RoundError> for kvh_status {
         match error {
             RoundError::Aborted(reason) => reason.into(),
             RoundError::Frame(FrameError::NoMemory) => KVH_ERR_NO_MEMORY,
-            RoundError::Closed | RoundError::Communicator(CommunicatorError::Unusable(_)) => {
-                KVH_ERR_STATE
-            }
+            RoundError::Closed
+            | RoundError::AgreementOpen
+            | RoundError::NoAgreement
+            | RoundError::Communicator(CommunicatorError::Unusable(_)) => KVH_ERR_STATE,
             RoundError::WrongRank => KVH_ERR_INVALID_ARGUMENT,
             RoundError::Communicator(_)
             | RoundError::Header(_)
@@ -199,7 +290,7 @@ pub unsafe extern "C" fn kvh_communicator_create_local(
         if rank >= group.size() {
             return Err(KVH_ERR_INVALID_ARGUMENT);
         }
-        let deadline = (params.deadline_ns > 0).then(|| Duration::from_nanos(params.deadline_ns));
+        let deadline = deadline_from(&params);
         let communicator = group.take(rank, settings, deadline).map_err(|_| KVH_ERR_STATE)?;
         let metrics = Arc::clone(&shared.metrics);
         communicator_out.write(handle::give(CommunicatorObject {
@@ -266,17 +357,15 @@ fn connect(
     fortran_handle: i64,
     arguments: Result<MpiArguments<'_>, kvh_status>,
 ) -> Result<(), (kvh_status, String)> {
-    use crate::broadcast::mpi::{self, ConnectError};
+    use crate::broadcast::mpi::{self, Choice, ConnectError};
 
     let mut place = None;
     let connected = mpi::connect(fortran_handle, |size| {
         let (params, out) = arguments?;
-        if params.deadline_ns != 0 {
-            return Err(KVH_ERR_INVALID_ARGUMENT);
-        }
         let equipment = Equipment::new(settings_from(&params, size)?)?;
+        let (deadline, node_window) = (deadline_from(&params), node_window_from(&params)?);
         place = Some(out);
-        Ok(equipment)
+        Ok(Choice { equipment, deadline, node_window })
     });
     let (communicator, equipment) = connected.map_err(|error| {
         let message = error.to_string();
@@ -353,14 +442,101 @@ pub unsafe extern "C" fn kvh_communicator_min(
     guard::collective(context, |is_poisoned| {
         // SAFETY: the caller's promise.
         let mut values = unsafe { values_of(mine, count, result) };
+        if is_poisoned {
+            // As in kvh_communicator_min_begin.
+            rounds.finish_min()?;
+        }
         let given = values.as_mut().ok().filter(|_| !is_poisoned);
         let outcome = rounds.min_reduce(given.map(Vec::as_mut_slice));
         // What is wrong on this rank says more than that the ranks disagree.
         let values = values?;
-        outcome?;
+        outcome.map_err(|error| failed(context, error))?;
         if count > 0 {
             // SAFETY: checked by `values_of`: not NULL, aligned; the caller promises the room.
             unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), result, count) };
+        }
+        Ok(())
+    })
+}
+
+/// Collective: begins what kvh_communicator_min does at once, and waits for nobody. An executor
+/// calls it once an iteration with one value for each open attempt, in the order in which rank 0
+/// broadcast their requests, and asks for the result with kvh_communicator_min_poll. One at a time;
+/// rounds may come in between. With callbacks the reduction is made in this call.
+/// KVH_ERR_STATE: one is under way. Bad arguments and poisoned contexts are told to all ranks by
+/// kvh_communicator_min_poll, as by kvh_communicator_min; this rank gets its own error here, and
+/// polls with count 0.
+///
+/// # Safety
+/// `communicator` is live and used by this call alone; `mine` points at `count` readable values.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_communicator_min_begin(
+    communicator: *mut kvh_communicator_t,
+    mine: *const u64,
+    count: usize,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    let object = match unsafe { handle::get_mut(communicator) } {
+        Ok(object) => object,
+        Err(status) => return status as kvh_status_t,
+    };
+    let CommunicatorObject { context, rounds } = object;
+    guard::collective(context, |is_poisoned| {
+        // SAFETY: the caller's promise.
+        let values = unsafe { args::slice(mine, count) };
+        let values = values.and_then(|values| match values.len() <= MAX_AGREED_VALUES {
+            true => Ok(values),
+            false => Err(KVH_ERR_INVALID_ARGUMENT),
+        });
+        if is_poisoned {
+            // Its caller may have stopped asking; the others still need this rank for the last one.
+            rounds.finish_min()?;
+        }
+        let given = values.as_ref().ok().filter(|_| !is_poisoned);
+        rounds.begin_min(given.copied()).map_err(|error| failed(context, error))?;
+        values.map(|_| ())
+    })
+}
+
+/// Whether the agreement that was begun is over: KVH_IN_PROGRESS while not all ranks are known to have
+/// begun it; KVH_OK and result[i] is the smallest of all ranks' mine[i]; other statuses as
+/// kvh_communicator_min. Does not wait. `count` is the one that the agreement was begun with, or 0
+/// where that call was refused. KVH_ERR_STATE: none is under way, or one with another count.
+///
+/// # Safety
+/// `communicator` is live and used by this call alone; `result` points at `count` writable values.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_communicator_min_poll(
+    communicator: *mut kvh_communicator_t,
+    result: *mut u64,
+    count: usize,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    let object = match unsafe { handle::get_mut(communicator) } {
+        Ok(object) => object,
+        Err(status) => return status as kvh_status_t,
+    };
+    let CommunicatorObject { context, rounds } = object;
+    guard::collective(context, |is_poisoned| {
+        if is_poisoned {
+            return Ok(rounds.finish_min()?);
+        }
+        let open_count = rounds.open_min_count().ok_or(KVH_ERR_STATE)?;
+        // SAFETY: the caller's promise; the slice is only looked at for its length and alignment.
+        if open_count != count || unsafe { args::slice(result, count) }.is_err() {
+            return Err(KVH_ERR_STATE);
+        }
+        let mut values = Vec::new();
+        values.try_reserve_exact(open_count)?;
+        values.resize(open_count, 0);
+        if !rounds.poll_min(&mut values).map_err(|error| failed(context, error))? {
+            return Err(KVH_IN_PROGRESS);
+        }
+        if open_count > 0 {
+            // SAFETY: checked above: not NULL, aligned; the caller promises the room.
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), result, open_count) };
         }
         Ok(())
     })
@@ -402,7 +578,7 @@ pub unsafe extern "C" fn kvh_communicator_close(
         Err(status) => return status as kvh_status_t,
     };
     let CommunicatorObject { context, rounds } = object;
-    guard::collective(context, |_| Ok(rounds.close()?))
+    guard::collective(context, |_| rounds.close().map_err(|error| failed(context, error)))
 }
 
 /// Destroys the communicator, and calls no MPI: without kvh_communicator_close before, what it

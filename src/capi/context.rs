@@ -116,9 +116,9 @@ unsafe impl Params for kvh_context_params_t {
 }
 
 /// User data of a callback, destroyed exactly once.
-struct UserData {
-    pointer: *mut c_void,
-    destroy: kvh_destroy_fn,
+pub(super) struct UserData {
+    pub(super) pointer: *mut c_void,
+    pub(super) destroy: kvh_destroy_fn,
 }
 
 // SAFETY: the header asks for callbacks that may be called from any thread.

@@ -57,6 +57,8 @@ pub mod batch;
 
 pub mod communicator;
 
+pub mod communicator_ops;
+
 pub mod broadcast;
 
 pub mod loopback;

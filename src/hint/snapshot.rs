@@ -8,13 +8,18 @@
 //! Everything is answered from the canonical bytes and the spans found by the scan; only strings
 //! with escapes are kept a second time, unescaped.
 //!
+//! The bytes are its own, or a view into a buffer that it keeps alive ([`index`]).
+//!
 //! Guards: no later change of the caller's buffer shows; nothing here prints contents of a hint.
 //! Never does: parse again, judge trust, count.
 
+mod index;
+
 use std::collections::TryReserveError;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::judge::{ActionSpans, EnvelopeSpans, Judge, Span, TextPlace, PROTOCOL_VERSION};
@@ -29,7 +34,9 @@ pub struct Snapshot(Arc<SnapshotData>);
 
 /// What all clones of a [`Snapshot`] share; a C handle points at it directly.
 pub struct SnapshotData {
-    json: Vec<u8>,
+    json: Bytes,
+    /// See [`Snapshot::packed`].
+    packed: OnceLock<Bytes>,
     /// Strings that have escapes in `json`, unescaped, one after the other.
     unescaped: Vec<u8>,
     message_id: TextSpan,
@@ -114,7 +121,8 @@ impl Snapshot {
         }
         let actions_json = envelope.actions;
         Ok(Self(Arc::new(SnapshotData {
-            json,
+            json: json.into(),
+            packed: OnceLock::new(),
             unescaped,
             message_id,
             actions_json,
@@ -193,6 +201,19 @@ impl Snapshot {
     /// floats as f64.
     pub fn to_msgpack(&self) -> Result<Vec<u8>, TryReserveError> {
         self.0.to_msgpack()
+    }
+
+    /// Another form of [`Snapshot::json`], made by `pack` at the first call and kept as long as the
+    /// snapshot: several rounds and several requests that carry it need it once.
+    pub fn packed(
+        &self,
+        pack: impl FnOnce(&[u8]) -> Result<Vec<u8>, TryReserveError>,
+    ) -> Result<&[u8], TryReserveError> {
+        if let Some(packed) = self.0.packed.get() {
+            return Ok(packed);
+        }
+        let packed = pack(&self.0.json)?.into();
+        Ok(self.0.packed.get_or_init(|| packed))
     }
 
     /// For a C handle, which points at the shared data itself.
@@ -282,7 +303,8 @@ impl SnapshotData {
         unescaped.try_reserve_exact(self.unescaped.len())?;
         unescaped.extend_from_slice(&self.unescaped);
         Ok(Some(Arc::new(Self {
-            json,
+            json: json.into(),
+            packed: OnceLock::new(),
             unescaped,
             message_id,
             actions_json: Span::new(before, actions_end),
@@ -298,7 +320,7 @@ impl SnapshotData {
 
     #[inline]
     fn text(&self, text: TextSpan) -> &[u8] {
-        let from = if text.unescaped { &self.unescaped } else { &self.json };
+        let from: &[u8] = if text.unescaped { &self.unescaped } else { &self.json };
         &from[text.span.range()]
     }
 }

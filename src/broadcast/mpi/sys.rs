@@ -5,8 +5,10 @@
 //! ([`may_call`]); counts fit MPI's `int`. Never does: initialise, finalise, abort.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 
 use ::mpi::ffi as raw;
+use bytes::Bytes;
 
 use crate::broadcast::communicator::CommunicatorError;
 
@@ -39,6 +41,15 @@ fn check(call: &'static str, code: c_int) -> Result<(), CommunicatorError> {
 
 fn count(len: usize) -> Result<c_int, CommunicatorError> {
     c_int::try_from(len).map_err(|_| CommunicatorError::Unusable("a message of 2^31 bytes or more"))
+}
+
+/// Whether MPI is running. Asks nothing else, so any thread may ask at any time.
+pub(super) fn is_running() -> bool {
+    let (mut initialized, mut finalized): (c_int, c_int) = (0, 0);
+    // SAFETY: these two may be called at any time, from any thread.
+    let codes =
+        unsafe { [raw::MPI_Initialized(&mut initialized), raw::MPI_Finalized(&mut finalized)] };
+    codes == [raw::MPI_SUCCESS as c_int; 2] && initialized != 0 && finalized == 0
 }
 
 /// Whether MPI is running and this thread may call it.
@@ -216,5 +227,233 @@ impl Comm {
             check("MPI_Allreduce", code)?;
         }
         Ok(())
+    }
+}
+
+/// A call under way, and the memory that MPI uses until it is over.
+#[derive(Debug)]
+pub(super) struct Pending<M> {
+    request: raw::MPI_Request,
+    /// `None` once given back.
+    memory: Option<M>,
+    call: &'static str,
+    is_over: bool,
+}
+
+// SAFETY: as for `Comm`: a request is a number or a pointer that only MPI looks behind.
+unsafe impl<M: Send> Send for Pending<M> {}
+
+impl<M> Drop for Pending<M> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // MPI may still read or write it.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+impl<M> Pending<M> {
+    /// Runs `start`, which hands memory behind `memory` to MPI.
+    ///
+    /// # Safety
+    /// What `start` hands over stays in place while `memory` is kept, and nobody uses it otherwise
+    /// until the call is over.
+    unsafe fn start(
+        call: &'static str,
+        mut memory: M,
+        start: impl FnOnce(&mut M, &mut raw::MPI_Request) -> c_int,
+    ) -> Result<Self, CommunicatorError> {
+        // SAFETY: a constant of the MPI library.
+        let mut request = unsafe { raw::RSMPI_REQUEST_NULL };
+        check(call, start(&mut memory, &mut request))?;
+        Ok(Self { request, memory: Some(memory), call, is_over: false })
+    }
+
+    /// Whether it is over; gives MPI a turn.
+    pub(super) fn is_over(&mut self) -> Result<bool, CommunicatorError> {
+        if !self.is_over {
+            let mut flag: c_int = 0;
+            // SAFETY: a request of this library's own that is not over; a status is not asked for.
+            let code =
+                unsafe { raw::MPI_Test(&mut self.request, &mut flag, raw::RSMPI_STATUS_IGNORE) };
+            check(self.call, code)?;
+            self.is_over = flag != 0;
+        }
+        Ok(self.is_over)
+    }
+
+    /// The memory, once it is over.
+    pub(super) fn into_memory(mut self) -> Option<M> {
+        if self.is_over {
+            self.memory.take()
+        } else {
+            None
+        }
+    }
+}
+
+/// What each rank gives to a reduction, and its result.
+#[derive(Debug)]
+pub(super) struct Reduced {
+    given: Vec<u64>,
+    pub(super) smallest: Vec<u64>,
+}
+
+impl Reduced {
+    pub(super) fn of(values: &[u64]) -> Result<Self, CommunicatorError> {
+        let (mut given, mut smallest) = (Vec::new(), Vec::new());
+        let no_memory = |_| CommunicatorError::NoMemory(8 * values.len());
+        given.try_reserve_exact(values.len()).map_err(no_memory)?;
+        smallest.try_reserve_exact(values.len()).map_err(no_memory)?;
+        given.extend_from_slice(values);
+        smallest.extend_from_slice(values);
+        Ok(Self { given, smallest })
+    }
+}
+
+impl Comm {
+    /// Begins to send `bytes`, which are kept until they are sent.
+    pub(super) fn start_send(
+        self,
+        to: u32,
+        bytes: Bytes,
+    ) -> Result<Pending<Bytes>, CommunicatorError> {
+        let len = count(bytes.len())?;
+        let start = |bytes: &mut Bytes, request: &mut raw::MPI_Request| {
+            let data = bytes.as_ptr().cast::<c_void>();
+            // SAFETY: a live communicator and readable bytes.
+            unsafe {
+                raw::MPI_Isend(data, len, raw::RSMPI_UINT8_T, to as c_int, TAG, self.0, request)
+            }
+        };
+        // SAFETY: bytes do not move nor change while they are kept.
+        unsafe { Pending::start("MPI_Isend", bytes, start) }
+    }
+
+    /// Begins a broadcast of `buffer`, read on rank 0 and written on the others.
+    pub(super) fn start_broadcast(
+        self,
+        buffer: Vec<u8>,
+    ) -> Result<Pending<Vec<u8>>, CommunicatorError> {
+        let len = count(buffer.len())?;
+        let start = |buffer: &mut Vec<u8>, request: &mut raw::MPI_Request| {
+            let data = buffer.as_mut_ptr().cast::<c_void>();
+            // SAFETY: a live communicator and a buffer as long as said.
+            unsafe { raw::MPI_Ibcast(data, len, raw::RSMPI_UINT8_T, 0, self.0, request) }
+        };
+        // SAFETY: the buffer lies on the heap and is not touched while the call is under way.
+        unsafe { Pending::start("MPI_Ibcast", buffer, start) }
+    }
+
+    /// Begins to receive from one rank; a longer message is an error, a shorter one is found by
+    /// the room's checksums.
+    pub(super) fn start_receive(
+        self,
+        from: u32,
+        buffer: Vec<u8>,
+    ) -> Result<Pending<Vec<u8>>, CommunicatorError> {
+        let len = count(buffer.len())?;
+        let start = |buffer: &mut Vec<u8>, request: &mut raw::MPI_Request| {
+            let data = buffer.as_mut_ptr().cast::<c_void>();
+            // SAFETY: a live communicator and a buffer as long as said.
+            unsafe {
+                raw::MPI_Irecv(data, len, raw::RSMPI_UINT8_T, from as c_int, TAG, self.0, request)
+            }
+        };
+        // SAFETY: the buffer lies on the heap and is not touched while the call is under way.
+        unsafe { Pending::start("MPI_Irecv", buffer, start) }
+    }
+
+    /// Begins a reduction.
+    pub(super) fn start_min_reduce(
+        self,
+        values: &[u64],
+    ) -> Result<Pending<Reduced>, CommunicatorError> {
+        let len = count(values.len())?;
+        let start = |reduced: &mut Reduced, request: &mut raw::MPI_Request| {
+            let given = reduced.given.as_ptr().cast::<c_void>();
+            let smallest = reduced.smallest.as_mut_ptr().cast::<c_void>();
+            // SAFETY: a live communicator; both buffers have `len` values and do not overlap.
+            unsafe {
+                let (value, min) = (raw::RSMPI_UINT64_T, raw::RSMPI_MIN);
+                raw::MPI_Iallreduce(given, smallest, len, value, min, self.0, request)
+            }
+        };
+        // SAFETY: both buffers lie on the heap and are not touched while the call is under way.
+        unsafe { Pending::start("MPI_Iallreduce", Reduced::of(values)?, start) }
+    }
+
+    /// Gives MPI a turn, for whatever is under way.
+    pub(super) fn progress(self) -> Result<(), CommunicatorError> {
+        let mut flag: c_int = 0;
+        // SAFETY: a live communicator; only asks, and a status is not asked for.
+        let code = unsafe {
+            let (any_rank, any_tag) = (raw::RSMPI_ANY_SOURCE, raw::RSMPI_ANY_TAG);
+            raw::MPI_Iprobe(any_rank, any_tag, self.0, &mut flag, raw::RSMPI_STATUS_IGNORE)
+        };
+        check("MPI_Iprobe", code)
+    }
+
+    /// Collective: the ranks of this one's node, in the same order.
+    pub(super) fn split_by_node(self, rank: u32) -> Result<Self, CommunicatorError> {
+        let mut part = self;
+        // SAFETY: a live communicator, a place for the new one, and constants of the MPI library.
+        let code = unsafe {
+            let (shared, info) = (raw::RSMPI_COMM_TYPE_SHARED, raw::RSMPI_INFO_NULL);
+            raw::MPI_Comm_split_type(self.0, shared, rank as c_int, info, &mut part.0)
+        };
+        check("MPI_Comm_split_type", code)?;
+        part.return_errors()
+    }
+
+    /// Collective over ranks of one node: memory that all of them see, `len` bytes given by rank 0.
+    pub(super) fn allocate_shared(self, len: usize) -> Result<SharedMemory, CommunicatorError> {
+        let mut base: *mut c_void = std::ptr::null_mut();
+        // SAFETY: a constant of the MPI library.
+        let mut window = unsafe { raw::RSMPI_WIN_NULL };
+        // Within a few mebibytes.
+        let len = len as raw::MPI_Aint;
+        // SAFETY: a live communicator whose ranks share memory, and places for the results; the base
+        // is written as a pointer, as MPI documents for this parameter.
+        let code = unsafe {
+            let base = std::ptr::from_mut(&mut base).cast::<c_void>();
+            raw::MPI_Win_allocate_shared(len, 1, raw::RSMPI_INFO_NULL, self.0, base, &mut window)
+        };
+        check("MPI_Win_allocate_shared", code)?;
+        let (mut rank_0_len, mut unit): (raw::MPI_Aint, c_int) = (0, 0);
+        // SAFETY: a live window, and places for the results.
+        let code = unsafe {
+            let base = std::ptr::from_mut(&mut base).cast::<c_void>();
+            raw::MPI_Win_shared_query(window, 0, &mut rank_0_len, &mut unit, base)
+        };
+        check("MPI_Win_shared_query", code)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(CommunicatorError::Library {
+            call: "MPI_Win_shared_query",
+            reason: "no address".to_owned(),
+        })?;
+        Ok(SharedMemory { window, base })
+    }
+}
+
+/// Memory that the ranks of a node share, until it is freed or MPI finalised.
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    window: raw::MPI_Win,
+    base: NonNull<u8>,
+}
+
+// SAFETY: as for `Comm`; the base is a pointer into memory that does not move.
+unsafe impl Send for SharedMemory {}
+
+impl SharedMemory {
+    /// Where rank 0's bytes lie in this process.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Collective: nobody uses it after this.
+    pub(super) fn free(mut self) -> Result<(), CommunicatorError> {
+        // SAFETY: a live window of this library's own, not used after this.
+        check("MPI_Win_free", unsafe { raw::MPI_Win_free(&mut self.window) })
     }
 }
