@@ -61,18 +61,25 @@ struct End {
   const kvh_context_t *context = nullptr;
   int destroyed = 0;
   int calls = 0;
-  int fail_at = -1;  // the call with this number fails
+  int fail_at = -1;    // the call with this number fails
+  int damage_at = -1;  // the broadcast with this number brings a changed byte
 
   // Calls of a callback into the library work: no lock is held.
   int called() {
     size_t len = 0;
-    EXPECT_EQ(kvh_context_metrics(context, nullptr, 0, &len), KVH_OK);
+    if (context != nullptr && damage_at < 0) {
+      EXPECT_THAT(kvh_context_metrics(context, nullptr, 0, &len), testing::AnyOf(KVH_OK, KVH_ERR_POISONED));
+    }
     return calls++ == fail_at ? 17 : 0;
   }
   static int32_t broadcast(void *self, void *data, size_t len, uint32_t rank_count) {
     End &end = *static_cast<End *>(self);
     if (const int code = end.called(); code != 0) return code;
-    if (end.rank > 0) return end.fabric->get(0, end.rank, data, len) ? 0 : -1;
+    if (end.rank > 0) {
+      const bool is_there = end.fabric->get(0, end.rank, data, len);
+      if (end.damage_at-- == 0) static_cast<uint8_t *>(data)[len - 1] ^= 1;
+      return is_there ? 0 : -1;
+    }
     for (uint32_t to = 1; to < rank_count; ++to) end.fabric->put(0, to, data, len);
     return 0;
   }
@@ -299,6 +306,34 @@ TEST(CommunicatorOps, APipelineNeedsSendAndReceive) {
     return status;
   });
   EXPECT_THAT(statuses, Each(KVH_ERR_INVALID_ARGUMENT));
+}
+
+TEST(CommunicatorOps, ARankThatSeesDamageIsPoisonedTakesPartAndIsToldOfAtTheNextAgreement) {
+  // The second message of a round, whose last byte belongs to a body.
+  const auto statuses = on_all_ranks(3, [](End &end) -> kvh_status_t {
+    const support::Context context = support::context();
+    end.context = context.get();
+    end.damage_at = end.rank == 1 ? 1 : -1;
+    const bool is_damaged = end.rank == 1;
+    Communicator communicator;
+    EXPECT_EQ(create(end, params(), communicator), KVH_OK);
+    EXPECT_EQ(one_round(communicator.get(), "body"), is_damaged ? KVH_ERR_COMMUNICATOR : KVH_OK);
+    int32_t verdict = -1;
+    kvh_snapshot_t *snapshot = nullptr;
+    EXPECT_EQ(kvh_admit(context.get(), 2, nullptr, 0, &verdict, &snapshot), is_damaged ? KVH_ERR_POISONED : KVH_OK)
+        << "local calls";
+    EXPECT_EQ(one_round(communicator.get(), "another"), is_damaged ? KVH_ERR_POISONED : KVH_OK) << "still takes part";
+    // At once, and begun.
+    uint64_t value = 1;
+    EXPECT_EQ(kvh_communicator_min(communicator.get(), &value, 1, &value),
+              is_damaged ? KVH_ERR_POISONED : KVH_ERR_COMMUNICATOR);
+    EXPECT_EQ(kvh_communicator_min_begin(communicator.get(), &value, 1), is_damaged ? KVH_ERR_POISONED : KVH_OK);
+    EXPECT_EQ(kvh_communicator_min_poll(communicator.get(), &value, 1),
+              is_damaged ? KVH_ERR_POISONED : KVH_ERR_COMMUNICATOR);
+    end.context = nullptr;
+    return kvh_communicator_close(communicator.get());
+  });
+  EXPECT_EQ(statuses, (std::vector<kvh_status_t>{KVH_OK, KVH_ERR_POISONED, KVH_OK}));
 }
 
 TEST(CommunicatorOps, HaveAWrapper) {

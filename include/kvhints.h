@@ -198,6 +198,26 @@
 // mode: rank 0 decided; plans travel, snapshots stay on rank 0.
 #define KVH_BROADCAST_DECIDED 2
 
+// pipeline_sends: a round ends on a rank when what it sends on to the next stage is out of its
+// hands. The default.
+#define KVH_PIPELINE_SYNCHRONOUS 1
+
+// pipeline_sends: a round ends before; the next one waits for these sends first.
+#define KVH_PIPELINE_ASYNCHRONOUS 2
+
+// hint_form: hints travel as they are. The default: measured best inside a node.
+#define KVH_HINT_FORM_TEXT 1
+
+// hint_form: block hashes travel as eight bytes each: about 0.4 of the bytes, for more work on all
+// ranks. For slow networks.
+#define KVH_HINT_FORM_PACKED 2
+
+// node_window: ranks of one node share one copy, in memory that MPI gives. The default.
+#define KVH_NODE_WINDOW_ON 1
+
+// node_window: every rank gets its messages from MPI.
+#define KVH_NODE_WINDOW_OFF 2
+
 // transport: within this process, over a kvh_loopback_t.
 #define KVH_TRANSPORT_LOOPBACK 1
 
@@ -350,7 +370,9 @@ typedef struct kvh_capabilities kvh_capabilities_t;
 // Calls that say "collective" are made by all ranks, in the same order; each waits for the others.
 // A rank that has nothing to give, was called with bad arguments, or whose context is poisoned
 // takes part all the same and gets its error afterwards. After KVH_ERR_COMMUNICATOR from a call
-// the communicator of this rank can only be destroyed.
+// the communicator of this rank can only be destroyed, unless the call says otherwise. A rank that
+// finds what it received damaged poisons its context, and the others learn of it at their next
+// agreement (kvh_communicator_min, kvh_communicator_min_begin).
 typedef struct kvh_communicator kvh_communicator_t;
 
 // A library context: configuration, metrics, clock. All calls on it may be made concurrently.
@@ -756,12 +778,61 @@ typedef struct kvh_communicator_params {
   uint32_t mode;
   // Bytes of the longest message, 4 KiB to 1 GiB. Default 4 MiB.
   uint32_t chunk_bytes;
+  // KVH_PIPELINE_*. Default KVH_PIPELINE_SYNCHRONOUS.
+  uint32_t pipeline_sends;
+  // How long a call waits for the other ranks before the communicator fails. Default: local ranks
+  // wait as long as the others exist, MPI decides by itself. With MPI a deadline costs a copy of
+  // each message that does not go through the node window. Must be 0 with callbacks.
+  uint64_t deadline_ns;
+  // KVH_HINT_FORM_*. Default KVH_HINT_FORM_TEXT.
+  uint32_t hint_form;
+  // With MPI: KVH_NODE_WINDOW_*. Default KVH_NODE_WINDOW_ON.
+  uint32_t node_window;
+  // Bytes of a round's first message, 64 to 1 MiB: a header of 64 and the beginning of what
+  // follows, so that a short round is one message. It always has this size. Default 64.
+  uint32_t first_message_bytes;
   // Must be 0.
   uint32_t reserved;
-  // Local ranks: how long a call waits for the other ranks before the communicator fails.
-  // Default: as long as they exist. Must be 0 with MPI, which decides by itself.
-  uint64_t deadline_ns;
 } kvh_communicator_params_t;
+
+// Rank 0 gives `len` bytes at `data` to ranks 1 to rank_count - 1, which get them at theirs. Called on
+// these ranks alone. 0 is success.
+typedef int32_t (*kvh_broadcast_fn)(void *user_data, void *data, size_t len, uint32_t rank_count);
+
+// Gives `len` bytes at `data` to rank `to`. They are not needed any more when it returns. 0 is success.
+typedef int32_t (*kvh_send_fn)(void *user_data, uint32_t to, const void *data, size_t len);
+
+// Gets the `len` bytes that rank `from` sends. Between two ranks they keep their order. 0 is success.
+typedef int32_t (*kvh_receive_fn)(void *user_data, uint32_t from, void *data, size_t len);
+
+// Each of `count` values becomes the smallest of all ranks'. Called on all ranks. 0 is success.
+typedef int32_t (*kvh_min_reduce_fn)(void *user_data, uint64_t *values, size_t count);
+
+// How a host's ranks talk. All functions block, are called from the thread that makes the call on
+// the communicator, with no lock held, and must not throw. Another result than 0 fails the
+// communicator; none is called after that.
+typedef struct kvh_communicator_ops {
+  // sizeof(kvh_communicator_ops_t).
+  size_t struct_size;
+  // Passed to all functions.
+  void *user_data;
+  // This rank, less than size.
+  uint32_t rank;
+  // How many ranks there are.
+  uint32_t size;
+  // Not NULL.
+  kvh_broadcast_fn broadcast;
+  // Not NULL where there is more than one pipeline stage.
+  kvh_send_fn send;
+  // As send.
+  kvh_receive_fn receive;
+  // Not NULL.
+  kvh_min_reduce_fn min_reduce;
+  // Called with user_data exactly once: when the communicator is destroyed, or before
+  // kvh_communicator_from_ops returns an error. May be NULL. A struct_size that ends before or
+  // within this field does not name it: then nothing is taken over or called.
+  kvh_destroy_fn destroy;
+} kvh_communicator_ops_t;
 
 // What a transceiver is made of. Limits that are 0 have defaults.
 typedef struct kvh_transceiver_params {
@@ -1646,6 +1717,27 @@ kvh_status_t kvh_communicator_min(kvh_communicator_t *communicator,
                                   size_t count,
                                   uint64_t *result);
 
+// Collective: begins what kvh_communicator_min does at once, and waits for nobody. An executor
+// calls it once an iteration with one value for each open attempt, in the order in which rank 0
+// broadcast their requests, and asks for the result with kvh_communicator_min_poll. One at a time;
+// rounds may come in between. With callbacks the reduction is made in this call.
+// KVH_ERR_STATE: one is under way. Bad arguments and poisoned contexts are told to all ranks by
+// kvh_communicator_min_poll, as by kvh_communicator_min; this rank gets its own error here, and
+// polls with count 0.
+KVH_MUST_USE
+kvh_status_t kvh_communicator_min_begin(kvh_communicator_t *communicator,
+                                        const uint64_t *mine,
+                                        size_t count);
+
+// Whether the agreement that was begun is over: KVH_IN_PROGRESS while not all ranks are known to have
+// begun it; KVH_OK and result[i] is the smallest of all ranks' mine[i]; other statuses as
+// kvh_communicator_min. Does not wait. `count` is the one that the agreement was begun with, or 0
+// where that call was refused. KVH_ERR_STATE: none is under way, or one with another count.
+KVH_MUST_USE
+kvh_status_t kvh_communicator_min_poll(kvh_communicator_t *communicator,
+                                       uint64_t *result,
+                                       size_t count);
+
 // Collective: gives back what the communicator holds; only destroying it is left. With MPI this
 // comes before MPI_Finalize. KVH_ERR_STATE: closed before, or MPI finalised already.
 KVH_MUST_USE kvh_status_t kvh_communicator_close(kvh_communicator_t *communicator);
@@ -1654,6 +1746,19 @@ KVH_MUST_USE kvh_status_t kvh_communicator_close(kvh_communicator_t *communicato
 // holds of MPI is leaked, on purpose, until MPI_Finalize. Local ranks that wait for this one get
 // KVH_ERR_COMMUNICATOR. NULL is fine.
 void kvh_communicator_destroy(kvh_communicator_t *communicator);
+
+// Creates a communicator from the host's own operations. Collective: all ranks give equal params and
+// run the same release, which is compared with min_reduce. Destroying it calls `destroy`, whatever
+// this returns; see there. `error_out` may be NULL; else an error's text may be written to it, which
+// the caller destroys. KVH_ERR_INVALID_ARGUMENT: a function is missing, no such rank, sizes that do not
+// multiply to size, or a deadline. KVH_ERR_COMMUNICATOR: a function failed, or the ranks do not agree.
+// Bad params of this rank are its error, and KVH_ERR_COMMUNICATOR on others.
+KVH_MUST_USE
+kvh_status_t kvh_communicator_from_ops(const kvh_context_t *context,
+                                       const kvh_communicator_params_t *params,
+                                       const kvh_communicator_ops_t *ops,
+                                       kvh_communicator_t **communicator_out,
+                                       kvh_error_t **error_out);
 
 // Collective: one round. Rank 0 gives a batch that it filled with kvh_batch_add; its bodies are no
 // longer needed when the call returns, and received_out may be NULL (NULL is written otherwise).
@@ -1665,9 +1770,10 @@ void kvh_communicator_destroy(kvh_communicator_t *communicator);
 // ranks get the status that says so, and nothing was delivered: KVH_ERR_INVALID_ARGUMENT,
 // KVH_ERR_LIMIT, KVH_ERR_NO_MEMORY or KVH_ERR_POISONED. Another rank with a batch or without
 // received_out takes part, receives nothing and gets KVH_ERR_INVALID_ARGUMENT.
-// KVH_ERR_COMMUNICATOR: a rank is gone, or this rank got a damaged frame, now or earlier.
+// KVH_ERR_COMMUNICATOR: a rank is gone, or this rank got a damaged frame; then its context is
+// poisoned, and the other ranks learn of it at their next agreement.
 // KVH_ERR_NO_MEMORY on one rank alone: it lost this batch, and from now on gets
-// KVH_ERR_COMMUNICATOR; the other ranks learn of it at the next kvh_communicator_min.
+// KVH_ERR_COMMUNICATOR; the other ranks learn of it at their next agreement.
 KVH_MUST_USE
 kvh_status_t kvh_broadcast(kvh_communicator_t *communicator,
                            const kvh_batch_t *batch,

@@ -60,10 +60,11 @@ component_name() {
     esac
 }
 
-# What building and running needs: a compiler, cmake, an MPI, and UCX to move blocks.
-build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libucx0"
+# What building and running needs: a compiler, cmake, an MPI (whose header is read with libclang), and
+# UCX to move blocks.
+build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
 # What the tests need on top.
-test_packages="libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3"
+test_packages="libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 mpich libmpich-dev"
 
 # Environment for mpirun on one machine: root may run it, more ranks than cores are fine, and
 # nothing leaves the loopback interface. For MPICH these names mean nothing.

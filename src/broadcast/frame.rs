@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::{xxh3_64, Xxh3};
+use twox_hash::XxHash3_64;
 
 use super::batch::{Batch, ReceivedBatch, ReceivedRequest, Request};
 use super::header::{AbortReason, Lengths};
@@ -265,16 +265,8 @@ impl Encoded {
         if payload_len > MAX_PAYLOAD_BYTES {
             return Err(AbortReason::Limit);
         }
-        let lengths_checksum = xxh3_64(&front[..at]);
-        let payload_checksum = if self.large.is_empty() {
-            xxh3_64(&front)
-        } else {
-            // The same as of all parts in a row.
-            let mut hasher = Xxh3::new();
-            hasher.update(&front);
-            self.large_parts(batch, format.hint_form).for_each(|part| hasher.update(part));
-            hasher.digest()
-        };
+        let lengths_checksum = XxHash3_64::oneshot(&front[..at]);
+        let payload_checksum = checksum(&front, self.large_parts(batch, format.hint_form));
         self.lengths = Lengths {
             request_count: batch.requests().len(),
             large_count: self.large.len(),
@@ -286,6 +278,12 @@ impl Encoded {
         self.front = front;
         Ok(self)
     }
+}
+
+/// Of the front, and then of each large part with what came out before as the seed: no part has to be
+/// hashed in pieces.
+fn checksum<'a>(front: &[u8], large: impl Iterator<Item = &'a [u8]>) -> u64 {
+    large.fold(XxHash3_64::oneshot(front), |seed, part| XxHash3_64::oneshot_with_seed(seed, part))
 }
 
 /// Where only decisions travel, no plan says "local".
@@ -319,7 +317,7 @@ pub fn list_len(lengths: &Lengths) -> usize {
 /// Checks the list of the large parts' lengths. It says which messages follow, so that is done
 /// before they are waited for.
 pub fn check_list(list: &[u8], lengths: &Lengths) -> Result<(), FrameError> {
-    if list.len() != list_len(lengths) || xxh3_64(list) != lengths.lengths_checksum {
+    if list.len() != list_len(lengths) || XxHash3_64::oneshot(list) != lengths.lengths_checksum {
         return Err(FrameError::Damaged("checksum of the lengths of large parts"));
     }
     let mut sum = lengths.front_len;
@@ -349,11 +347,21 @@ pub fn decode(
     payload: Bytes,
     pool: &BufferPool,
 ) -> Result<ReceivedBatch, FrameError> {
-    if payload.len() != lengths.payload_len || xxh3_64(&payload) != lengths.payload_checksum {
+    let (front, large_parts) = payload.split_at_checked(lengths.front_len).ok_or(CUT)?;
+    let (list, front_behind) = front.split_at_checked(list_len(lengths)).ok_or(CUT)?;
+    let mut rest = large_parts;
+    let found = checksum(
+        front,
+        large_lengths(list).map_while(|len| {
+            let (part, behind) = rest.split_at_checked(len)?;
+            rest = behind;
+            Some(part)
+        }),
+    );
+    if found != lengths.payload_checksum || payload.len() != lengths.payload_len {
         return Err(FrameError::Damaged("checksum of the payload"));
     }
-    let list = payload.get(..list_len(lengths)).ok_or(CUT)?;
-    let front = payload.get(list.len()..lengths.front_len).ok_or(CUT)?;
+    let front = front_behind;
     let tables = Tables::read(front, lengths.request_count)?;
     let mut large = Large { lengths: large_lengths(list), end: lengths.front_len };
     let mut small = Small { end: lengths.front_len - tables.data.remaining(), limit: lengths.front_len };
