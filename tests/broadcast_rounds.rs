@@ -8,7 +8,7 @@ use kvhints::broadcast::communicator::{
     all_equal, all_equal_in_version, Communicator, CommunicatorError,
 };
 use kvhints::broadcast::header::AbortReason;
-use kvhints::broadcast::limits::{LARGE_FROM_BYTES_STREAM, MAX_AGREED_VALUES};
+use kvhints::broadcast::limits::{LOCAL_LARGE_FROM_BYTES, MAX_AGREED_VALUES};
 use kvhints::broadcast::local::{LocalGroup, LocalGroupError};
 use kvhints::broadcast::round::{Equipment, RoundError, Rounds};
 use kvhints::broadcast::settings::{HintForm, Mode, PipelineSends, Settings};
@@ -20,7 +20,7 @@ use kvhints::telemetry::Metrics;
 const SMALL_CHUNK_BYTES: usize = 4096;
 
 /// Bodies of this size travel by themselves.
-const LARGE: usize = LARGE_FROM_BYTES_STREAM;
+const LARGE: usize = LOCAL_LARGE_FROM_BYTES;
 
 fn settings(tensor: u32, pipeline: u32, context: u32) -> Settings {
     let topology = Topology::new(tensor, pipeline, context).expect("small sizes");

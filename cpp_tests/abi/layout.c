@@ -29,6 +29,19 @@ AT(kvh_signing_params_t, expiry_unix_seconds, 24);
 AT(kvh_signing_params_t, audience, 32);
 AT(kvh_signing_params_t, nonce, 48);
 
+AT(kvh_communicator_params_t, tensor_size, 8);
+AT(kvh_communicator_params_t, chunk_bytes, 24);
+AT(kvh_communicator_params_t, pipeline_sends, 28);
+AT(kvh_communicator_params_t, deadline_ns, 32);
+AT(kvh_communicator_params_t, hint_form, 40);
+AT(kvh_communicator_params_t, node_window, 44);
+AT(kvh_communicator_params_t, first_message_bytes, 48);
+AT(kvh_communicator_ops_t, user_data, 8);
+AT(kvh_communicator_ops_t, rank, 16);
+AT(kvh_communicator_ops_t, broadcast, 24);
+AT(kvh_communicator_ops_t, min_reduce, 48);
+AT(kvh_communicator_ops_t, destroy, 56);
+
 int main(void) {
   /* The library that was loaded is the one that this header describes. */
   if (kvh_abi_version() < KVH_ABI_VERSION) {

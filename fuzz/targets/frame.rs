@@ -29,7 +29,9 @@ fn claimed(input: &[u8]) -> Option<(Lengths, &[u8])> {
     lengths.payload_checksum = XxHash3_64::oneshot(front);
     for len in frame::large_lengths(list) {
         let (part, behind) = rest.split_at_checked(len)?;
-        lengths.payload_checksum = XxHash3_64::oneshot_with_seed(lengths.payload_checksum, part);
+        let before = lengths.payload_checksum;
+        lengths.payload_checksum =
+            before.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ XxHash3_64::oneshot(part);
         rest = behind;
     }
     Some((lengths, payload))

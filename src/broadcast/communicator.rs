@@ -11,7 +11,7 @@
 use bytes::Bytes;
 
 use super::header::WIRE_VERSION;
-use super::limits::LARGE_FROM_BYTES_STREAM;
+use super::limits::LARGE_FROM_BYTES_MESSAGES;
 
 /// Why a communicator failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +66,18 @@ pub trait Communicator: Send {
 
     /// Parts from this size on are better sent from where they lie than copied together.
     fn large_from_bytes(&self) -> usize {
-        LARGE_FROM_BYTES_STREAM
+        LARGE_FROM_BYTES_MESSAGES
+    }
+
+    /// Whether broadcasts are one stream of bytes: then the others need not take them in the pieces in
+    /// which rank 0 gives them.
+    fn is_stream(&self) -> bool {
+        false
+    }
+
+    /// Rank 0 only, after the last broadcast of a round: nothing given is kept back any longer.
+    fn flush(&mut self) -> Result<(), CommunicatorError> {
+        Ok(())
     }
 
     /// Rank 0 only: gives `bytes` to every other rank of the first stage.

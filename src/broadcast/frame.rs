@@ -280,10 +280,12 @@ impl Encoded {
     }
 }
 
-/// Of the front, and then of each large part with what came out before as the seed: no part has to be
-/// hashed in pieces.
+/// Of the front and each large part, one after the other: no part has to be hashed in pieces. What
+/// came out before is turned and multiplied, so that parts that changed places are found too.
 fn checksum<'a>(front: &[u8], large: impl Iterator<Item = &'a [u8]>) -> u64 {
-    large.fold(XxHash3_64::oneshot(front), |seed, part| XxHash3_64::oneshot_with_seed(seed, part))
+    large.fold(XxHash3_64::oneshot(front), |before, part| {
+        before.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ XxHash3_64::oneshot(part)
+    })
 }
 
 /// Where only decisions travel, no plan says "local".
@@ -341,7 +343,8 @@ pub fn large_lengths(list: &[u8]) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Decodes a received payload. The batch keeps it, and hands out views into it; `pool` gives memory
-/// for hints that travelled packed.
+/// for hints that travelled packed. Whether the list of large parts was checked before or not, it is
+/// of no effect here: it only says how the payload is cut, and the checksum covers it.
 pub fn decode(
     lengths: &Lengths,
     payload: Bytes,
@@ -422,14 +425,12 @@ struct Large<L> {
 }
 
 impl<L: Iterator<Item = usize>> Large<L> {
-    /// The sum of the lengths was checked against the payload, `len` is checked against the list.
     fn next(&mut self, len: usize) -> Result<Range<usize>, FrameError> {
-        if self.lengths.next() != Some(len) {
-            return Err(FrameError::Damaged("length of a large part"));
-        }
-        let start = self.end;
-        self.end += len;
-        Ok(start..self.end)
+        let listed = self.lengths.next().filter(|listed| *listed == len && len > 0);
+        let end = listed.and_then(|len| self.end.checked_add(len));
+        let end = end.ok_or(FrameError::Damaged("length of a large part"))?;
+        let start = std::mem::replace(&mut self.end, end);
+        Ok(start..end)
     }
 }
 

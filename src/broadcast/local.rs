@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::communicator::{Communicator, CommunicatorError};
-use super::limits::MAX_LOCAL_RANKS;
+use super::limits::{LOCAL_LARGE_FROM_BYTES, MAX_LOCAL_RANKS};
 use super::settings::Settings;
 
 /// Ranks that have not all been taken yet.
@@ -221,6 +221,11 @@ impl Communicator for LocalCommunicator {
 
     fn size(&self) -> u32 {
         self.shared.size
+    }
+
+    fn large_from_bytes(&self) -> usize {
+        // A message is a pointer that changes hands: copying it once is all that it costs.
+        LOCAL_LARGE_FROM_BYTES
     }
 
     fn broadcast_out(&mut self, bytes: &[u8]) -> Result<(), CommunicatorError> {

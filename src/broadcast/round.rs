@@ -348,6 +348,7 @@ impl Rounds {
         for part in parts() {
             part.chunks(chunk_bytes).try_for_each(|chunk| self.give_message(chunk))?;
         }
+        self.communicator.flush()?;
         if self.sends_later() {
             self.start_send(&first_message)?;
             for part in parts() {
@@ -386,6 +387,12 @@ impl Rounds {
         };
         let chunk_bytes = self.settings.chunk_bytes;
         let led_len = led_len(&self.settings, &lengths);
+        if self.takes_stream() {
+            let (led, rest) = payload.as_mut_slice().split_at_mut(led_len);
+            led.copy_from_slice(&self.first_message[HEADER_BYTES..HEADER_BYTES + led_len]);
+            self.take_message(rest)?;
+            return Ok(Taken::Frame { lengths, payload: payload.freeze() });
+        }
         let (front, large) = payload.as_mut_slice().split_at_mut(lengths.front_len);
         let (led, rest) = front.split_at_mut(led_len);
         led.copy_from_slice(&self.first_message[HEADER_BYTES..HEADER_BYTES + led_len]);
@@ -403,6 +410,14 @@ impl Rounds {
             self.send_later(&lengths, &payload)?;
         }
         Ok(Taken::Frame { lengths, payload })
+    }
+
+    /// Whether what follows the header can be taken at once: nobody gets it from this rank.
+    fn takes_stream(&self) -> bool {
+        let topology = &self.settings.topology;
+        self.communicator.is_stream()
+            && topology.source(self.rank()) == Source::Broadcast
+            && topology.next(self.rank()).is_none()
     }
 
     /// Takes what follows the header, for the others, chunk by chunk.
@@ -433,6 +448,11 @@ impl Rounds {
             }
             Ok::<_, RoundError>(())
         };
+        if self.takes_stream() {
+            take_part(self, lengths.payload_len - led_len, None)?;
+            (self.list, self.discarded) = (list, chunk);
+            return Ok(());
+        }
         take_part(self, lengths.front_len - led_len, Some(&mut list))?;
         frame::check_list(&list, lengths)?;
         for large_len in frame::large_lengths(&list) {

@@ -18,7 +18,7 @@ use super::handle;
 use super::status::kvh_status::{self, *};
 use super::status::kvh_status_t;
 use crate::broadcast::communicator::{all_equal, Communicator, CommunicatorError};
-use crate::broadcast::limits::{LARGE_FROM_BYTES_MESSAGES, MAX_RANKS};
+use crate::broadcast::limits::MAX_RANKS;
 use crate::broadcast::round::{Equipment, RoundError, Rounds};
 
 /// Rank 0 gives `len` bytes at `data` to ranks 1 to rank_count - 1, which get them at theirs. Called on
@@ -122,10 +122,6 @@ impl Communicator for OpsCommunicator {
 
     fn size(&self) -> u32 {
         self.ops.size
-    }
-
-    fn large_from_bytes(&self) -> usize {
-        LARGE_FROM_BYTES_MESSAGES
     }
 
     fn broadcast_out(&mut self, bytes: &[u8]) -> Result<(), CommunicatorError> {

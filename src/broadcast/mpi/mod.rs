@@ -266,7 +266,12 @@ impl MpiCommunicator {
         let Some(window) = &mut nodes.window else { return Ok(()) };
         match bytes {
             Message::Out(bytes) => window.write(bytes, watch),
-            Message::In(buffer) if window.is_writer() => window.write(buffer, watch),
+            // The first rank of another node: it has no end of a round to wait for.
+            Message::In(buffer) if window.is_writer() => {
+                window.write(buffer, watch)?;
+                window.flush();
+                Ok(())
+            }
             Message::In(buffer) => window.read(buffer, watch),
         }
     }
@@ -328,14 +333,23 @@ impl Communicator for MpiCommunicator {
     }
 
     fn large_from_bytes(&self) -> usize {
-        // A stream has no messages to count, unless other nodes get them too.
-        let is_stream = self.nodes.as_ref().is_some_and(|nodes| nodes.leaders.is_none())
-            && self.stage.is_none();
-        if is_stream {
+        // Where other nodes or stages get them too, there are messages to count.
+        if self.is_stream() && self.stage.is_none() {
             LARGE_FROM_BYTES_STREAM
         } else {
             LARGE_FROM_BYTES_MESSAGES
         }
+    }
+
+    fn is_stream(&self) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| nodes.leaders.is_none())
+    }
+
+    fn flush(&mut self) -> Result<(), CommunicatorError> {
+        if let Some(window) = self.nodes.as_mut().and_then(|nodes| nodes.window.as_mut()) {
+            window.flush();
+        }
+        Ok(())
     }
 
     fn broadcast_out(&mut self, bytes: &[u8]) -> Result<(), CommunicatorError> {

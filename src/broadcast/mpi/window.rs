@@ -42,6 +42,8 @@ pub(super) struct Window {
     node_size: usize,
     /// Bytes that this rank has written or read.
     position: u64,
+    /// Of these, the bytes that the readers were told of.
+    told: u64,
     /// Bytes that every reader has read, as last seen by the writer.
     seen: u64,
 }
@@ -64,6 +66,7 @@ impl Window {
             node_rank,
             node_size,
             position: 0,
+            told: 0,
             seen: 0,
         });
         let is_aligned =
@@ -89,7 +92,7 @@ impl Window {
         self.node_rank == 0
     }
 
-    /// The writer: puts `bytes` into the stream.
+    /// The writer: puts `bytes` into the stream. Readers learn of them after a while, or by `flush`.
     pub(super) fn write(&mut self, bytes: &[u8], watch: Watch) -> Result<(), CommunicatorError> {
         // A reader that left would be missed only when the ring is full.
         if let Some(gone) = self.gone() {
@@ -99,6 +102,7 @@ impl Window {
             let needed = (self.position + piece.len() as u64).saturating_sub(RING_BYTES as u64);
             let mut patience = watch.patience();
             while self.seen < needed {
+                self.flush();
                 self.seen = self.slowest();
                 if self.seen < needed {
                     patience.wait(|| self.gone())?;
@@ -106,9 +110,19 @@ impl Window {
             }
             self.copy_in(piece);
             self.position += piece.len() as u64;
-            self.written().store(self.position, Ordering::Release);
+            if self.position - self.told >= PIECE_BYTES as u64 {
+                self.flush();
+            }
         }
         Ok(())
+    }
+
+    /// The writer: tells the readers of all that was written.
+    pub(super) fn flush(&mut self) {
+        if self.told < self.position {
+            self.told = self.position;
+            self.written().store(self.position, Ordering::Release);
+        }
     }
 
     /// A reader: fills `buffer` from the stream.
