@@ -287,7 +287,8 @@ fn a_snapshot_held_by_many_requests_travels_once() {
         }
         encode(&batch, HintForm::Text).lengths.payload_len
     };
-    let (once, shared, copies) = (payload_len(1, true), payload_len(100, true), payload_len(100, false));
+    let (once, shared, copies) =
+        (payload_len(1, true), payload_len(100, true), payload_len(100, false));
     assert!(shared < once + 100 * 40, "{once} bytes for one, {shared} for a hundred");
     assert!(copies > 90 * once, "{once} bytes for one, {copies} for a hundred copies");
 }

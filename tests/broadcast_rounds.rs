@@ -268,7 +268,7 @@ fn a_rank_that_panics_wakes_all_others() {
                 }
                 if rank == 0 {
                     let batch = batch(&bodies);
-                let prepared = rounds.prepare(&batch);
+                    let prepared = rounds.prepare(&batch);
                     rounds.give(prepared)?;
                 } else {
                     rounds.receive()?;
@@ -421,10 +421,8 @@ fn an_agreement_that_was_begun_tells_of_ranks_that_disagree_or_left() {
         }
     });
     for (rank, outcome) in outcomes.into_iter().enumerate() {
-        let is_told = matches!(
-            outcome,
-            Some(Err(RoundError::Communicator(CommunicatorError::RankGone(_))))
-        );
+        let is_told =
+            matches!(outcome, Some(Err(RoundError::Communicator(CommunicatorError::RankGone(_)))));
         assert_eq!(is_told, rank != 2, "rank {rank}: {outcome:?}");
     }
 }
@@ -581,16 +579,16 @@ fn with_damage_at(message: usize, place: Place) -> Vec<[Result<(), RoundError>; 
 fn damage_seen_by_one_rank_is_told_to_all_at_the_next_agreement() {
     // Message 0 is the header, 1 the front, whose middle is no list of lengths, 2 a large part.
     for message in [1, 2] {
-    let outcomes = with_damage(message);
-    for (rank, [first, second, agreement]) in outcomes.into_iter().enumerate() {
-        if rank == 1 {
-            assert!(matches!(first, Err(RoundError::Frame(_))), "{first:?}");
-            assert_eq!(second, Err(RoundError::FailedEarlier));
-        } else {
-            assert_eq!((first, second), (Ok(()), Ok(())), "rank {rank} is not concerned");
+        let outcomes = with_damage(message);
+        for (rank, [first, second, agreement]) in outcomes.into_iter().enumerate() {
+            if rank == 1 {
+                assert!(matches!(first, Err(RoundError::Frame(_))), "{first:?}");
+                assert_eq!(second, Err(RoundError::FailedEarlier));
+            } else {
+                assert_eq!((first, second), (Ok(()), Ok(())), "rank {rank} is not concerned");
+            }
+            assert_eq!(agreement, Err(RoundError::Disagree));
         }
-        assert_eq!(agreement, Err(RoundError::Disagree));
-    }
     }
 }
 

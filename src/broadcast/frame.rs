@@ -107,7 +107,8 @@ impl Snapshots {
         by_place.clear();
         of_request.try_reserve_exact(requests.len())?;
         // Places are no foreign input: spreading their bits is enough.
-        let hash = |place: usize| (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20);
+        let hash =
+            |place: usize| (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20);
         let place_of = |first: u32| requests[first as usize].snapshot.as_ref().map_or(0, place);
         for (index, request) in requests.iter().enumerate() {
             let snapshot = request.snapshot.as_ref().filter(|_| mode == Mode::Full);
@@ -367,7 +368,8 @@ pub fn decode(
     let front = front_behind;
     let tables = Tables::read(front, lengths.request_count)?;
     let mut large = Large { lengths: large_lengths(list), end: lengths.front_len };
-    let mut small = Small { end: lengths.front_len - tables.data.remaining(), limit: lengths.front_len };
+    let mut small =
+        Small { end: lengths.front_len - tables.data.remaining(), limit: lengths.front_len };
     let snapshots = snapshots(&tables, &payload, &mut small, &mut large, pool)?;
     let requests = requests(&tables, &snapshots, &payload, &mut small, &mut large)?;
     if large.lengths.next().is_some() || large.end != payload.len() || small.end != small.limit {
@@ -517,10 +519,11 @@ fn snapshots(
         if place.end > from.len() {
             return Err(CUT);
         }
-        let snapshot = Snapshot::from_index(from.slice(place), index).map_err(|error| match error {
-            SnapshotError::Damaged => FrameError::Damaged("index of a snapshot"),
-            SnapshotError::NoMemory(_) => FrameError::NoMemory,
-        })?;
+        let snapshot =
+            Snapshot::from_index(from.slice(place), index).map_err(|error| match error {
+                SnapshotError::Damaged => FrameError::Damaged("index of a snapshot"),
+                SnapshotError::NoMemory(_) => FrameError::NoMemory,
+            })?;
         snapshots.push(snapshot);
     }
     Ok(snapshots)

@@ -294,11 +294,7 @@ impl Communicator for LocalCommunicator {
 
 impl State {
     /// The result of a reduction that this rank added to, once it is there or never will be.
-    fn result_of(
-        &self,
-        number: u64,
-        values: &mut [u64],
-    ) -> Option<Result<(), CommunicatorError>> {
+    fn result_of(&self, number: u64, values: &mut [u64]) -> Option<Result<(), CommunicatorError>> {
         if self.reduction.completed > number {
             // Nobody completes another one before this rank adds to it: the result stays.
             values.copy_from_slice(&self.reduction.result);

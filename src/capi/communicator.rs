@@ -193,7 +193,9 @@ fn deadline_from(params: &kvh_communicator_params_t) -> Option<Duration> {
 pub(super) fn failed(context: &Context, error: RoundError) -> kvh_status {
     if matches!(
         error,
-        RoundError::Header(_) | RoundError::OtherRound { .. } | RoundError::Frame(FrameError::Damaged(_))
+        RoundError::Header(_)
+            | RoundError::OtherRound { .. }
+            | RoundError::Frame(FrameError::Damaged(_))
     ) {
         context.poison().set_at("a damaged broadcast round".to_owned());
     }

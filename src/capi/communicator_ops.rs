@@ -235,9 +235,8 @@ pub unsafe extern "C" fn kvh_communicator_from_ops(
             Ok((params, out)) => equipment(&params, &ops).map(|equipment| (equipment, out)),
             Err(status) => Err(status),
         };
-        let stage_size = prepared
-            .as_ref()
-            .map_or(1, |(equipment, _)| equipment.settings.topology.stage_size());
+        let stage_size =
+            prepared.as_ref().map_or(1, |(equipment, _)| equipment.settings.topology.stage_size());
         let mut communicator = OpsCommunicator { ops, user_data, stage_size, reduced: None };
         let numbers = prepared.as_ref().ok().map(|(equipment, _)| {
             let mut numbers = [0; 10];
@@ -257,7 +256,9 @@ pub unsafe extern "C" fn kvh_communicator_from_ops(
             explain("bad input on this rank: see the parameters' documentation".to_owned());
         })?;
         if !are_equal {
-            explain("the ranks do not agree: expected the same release and params on all".to_owned());
+            explain(
+                "the ranks do not agree: expected the same release and params on all".to_owned(),
+            );
             return Err(KVH_ERR_COMMUNICATOR);
         }
         let metrics = Arc::clone(&shared.metrics);

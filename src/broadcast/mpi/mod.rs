@@ -164,8 +164,11 @@ impl MpiCommunicator {
         let window = if node_size > 1 { Window::allocate(node, self.rank)? } else { None };
         // The smallest complement belongs to the largest node; and whether each that should have a
         // window has one.
-        let mut facts =
-            [u64::from(!node_size), u64::from(node_size), u64::from(node_size == 1 || window.is_some())];
+        let mut facts = [
+            u64::from(!node_size),
+            u64::from(node_size),
+            u64::from(node_size == 1 || window.is_some()),
+        ];
         stage.min_reduce(&mut facts)?;
         let largest = !(facts[0] as u32);
         if largest == 1 || facts[2] == 0 {
@@ -211,7 +214,11 @@ impl MpiCommunicator {
 
     /// A message of MPI's, blocking as MPI does, or with a deadline through memory that may outlive
     /// the call.
-    fn broadcast_message(&mut self, comm: Comm, bytes: Message<'_>) -> Result<(), CommunicatorError> {
+    fn broadcast_message(
+        &mut self,
+        comm: Comm,
+        bytes: Message<'_>,
+    ) -> Result<(), CommunicatorError> {
         if self.deadline.is_none() {
             return match bytes {
                 Message::Out(bytes) => comm.broadcast_out(bytes),

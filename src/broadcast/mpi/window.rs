@@ -126,7 +126,11 @@ impl Window {
     }
 
     /// A reader: fills `buffer` from the stream.
-    pub(super) fn read(&mut self, buffer: &mut [u8], watch: Watch) -> Result<(), CommunicatorError> {
+    pub(super) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        watch: Watch,
+    ) -> Result<(), CommunicatorError> {
         let mut rest = buffer;
         let mut patience = watch.patience();
         while !rest.is_empty() {
@@ -218,7 +222,11 @@ impl Window {
         // at them: all have read what stood there, and the new bytes are not announced yet.
         unsafe {
             std::ptr::copy_nonoverlapping(first.as_ptr(), at.as_ptr(), first.len());
-            std::ptr::copy_nonoverlapping(second.as_ptr(), self.ring_start().as_ptr(), second.len());
+            std::ptr::copy_nonoverlapping(
+                second.as_ptr(),
+                self.ring_start().as_ptr(),
+                second.len(),
+            );
         }
     }
 

@@ -92,8 +92,8 @@ impl SnapshotData {
         let text_len = self.json.len() as u32;
         let actions = self.actions_json;
         let message_id = self.message_id;
-        let beside_actions = message_id.span.end() <= actions.start()
-            || message_id.span.start() >= actions.end();
+        let beside_actions =
+            message_id.span.end() <= actions.start() || message_id.span.start() >= actions.end();
         if !is_inside(actions, 0, text_len)
             || !(message_id.unescaped || beside_actions)
             || !self.is_text(message_id, 0, text_len)
