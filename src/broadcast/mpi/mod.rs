@@ -402,9 +402,8 @@ impl Communicator for MpiCommunicator {
     }
 
     fn min_reduce(&mut self, values: &mut [u64]) -> Result<(), CommunicatorError> {
-        if self.deadline.is_none() && self.nodes.is_none() {
-            return self.agreements.min_reduce(values);
-        }
+        // On all ranks the same call of MPI, which does not match blocking and non-blocking ones with
+        // each other: only some ranks have a node's window to look at while they wait.
         let mut pending = self.agreements.start_min_reduce(values)?;
         self.wait_for(&mut pending)?;
         if let Some(reduced) = pending.into_memory() {
