@@ -1,4 +1,5 @@
-//! Atomics and the mutex that concurrent code takes, so that a model checker can stand in for them.
+//! Atomics, counts and the mutex that concurrent code takes, so that a model checker can stand in for
+//! them: shuttle here, loom in the workspace `loom`, which has a module of its own for this one.
 //!
 //! With `--cfg kvhints_shuttle` they are shuttle's, which runs the code that uses them under one
 //! schedule after another (`scripts/model_check.sh`); otherwise they are the standard library's and
@@ -6,6 +7,7 @@
 
 #[cfg(not(kvhints_shuttle))]
 pub(crate) use parking_lot::Mutex;
+pub(crate) use std::sync::Arc;
 #[cfg(not(kvhints_shuttle))]
 pub(crate) use std::{hint::spin_loop, sync::atomic};
 

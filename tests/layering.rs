@@ -5,8 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room and the rooms it may name. `poison` is known to all and knows none.
+/// Each room and the rooms it may name. `sync` and `poison` are known to all and know none.
 const MAY_NAME: &[(&str, &[&str])] = &[
+    ("sync", &[]),
     ("poison", &[]),
     ("clock", &[]),
     ("telemetry", &[]),
@@ -14,12 +15,15 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("sync", &[]),
     // Reading and writing little-endian numbers.
     ("wire", &[]),
-    ("hint", &["poison", "wire"]),
+    ("hint", &["sync", "poison", "wire"]),
     ("plan", &["hint", "poison"]),
     ("reuse", &["poison", "sync"]),
     ("broadcast", &["plan", "hint", "poison", "telemetry", "clock", "wire"]),
     ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock"]),
-    ("capi", &["transfer", "broadcast", "plan", "reuse", "hint", "poison", "telemetry", "clock"]),
+    (
+        "capi",
+        &["transfer", "broadcast", "plan", "reuse", "hint", "sync", "poison", "telemetry", "clock"],
+    ),
     // Programs, which see the library from outside.
     ("bin", &["plan", "hint"]),
 ];

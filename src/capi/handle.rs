@@ -3,7 +3,7 @@
 //! A handle type implements exactly one of [`Owned`] (created, then destroyed by one caller) and
 //! [`Shared`] (retained and released by many); freeing one kind as the other does not compile.
 
-use std::sync::Arc;
+use crate::sync::Arc;
 
 use super::status::kvh_status::{self, KVH_ERR_INVALID_ARGUMENT};
 

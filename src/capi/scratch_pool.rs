@@ -3,9 +3,8 @@
 //! The lock is held to take and to give back, never during a scan; so many threads may scan at
 //! once, and each finds scratch of its own. Keeps a few; more than that is freed after use.
 
-use parking_lot::Mutex;
-
 use crate::hint::Scratch;
+use crate::sync::Mutex;
 
 /// How many are kept while nobody uses them.
 const KEPT_MAX: usize = 8;

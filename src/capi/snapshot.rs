@@ -9,6 +9,7 @@ use super::types::{kvh_bytes_t, kvh_str_t};
 use super::{args, error::kvh_error_t};
 use crate::hint::snapshot::SnapshotData;
 use crate::hint::{Snapshot, SnapshotError};
+use crate::poison::Poisonable;
 
 /// A hint that was admitted. Immutable; shared by reference count; every call on it may be made
 /// from any thread. It stays valid after its context is destroyed.
@@ -125,7 +126,13 @@ pub unsafe extern "C" fn kvh_snapshot_action(
     index: usize,
     action_out: *mut kvh_action_t,
 ) -> kvh_status_t {
-    let call = |snapshot: &SnapshotData| {
+    // Without the guard, which would cost more than the answer: nothing in here can panic.
+    let answer = || {
+        // SAFETY: the caller's promise.
+        let snapshot = unsafe { handle::get(snapshot) }?;
+        if snapshot.poison().is_set() {
+            return Err(KVH_ERR_POISONED);
+        }
         // SAFETY: the caller's promise.
         let action_out = unsafe { args::out(action_out) }?;
         let action = snapshot.action_bytes(index).ok_or(KVH_ERR_INVALID_ARGUMENT)?;
@@ -138,8 +145,7 @@ pub unsafe extern "C" fn kvh_snapshot_action(
         });
         Ok(())
     };
-    // SAFETY: the caller's promise.
-    unsafe { guard::on_object(snapshot, call) }
+    answer().map_or_else(|status| status as kvh_status_t, |()| KVH_OK as kvh_status_t)
 }
 
 /// A new snapshot of the same envelope with the action at index alone, everything else and the

@@ -9,7 +9,7 @@ use std::collections::TryReserveError;
 use super::judge::{Fault, Judge};
 use super::limits::RAW_MAX_BYTES;
 use super::msgpack::{self, Decoded};
-use super::scan::{runs, scan, ScanError};
+use super::scan::{runs, scan_at, ScanError};
 use super::scratch::Scratch;
 use super::signature::{SignatureFault, Verifier};
 use super::snapshot::Snapshot;
@@ -195,9 +195,9 @@ fn judge_signed(
 
 /// Rows 4 to 12.
 fn judge_text(json: &[u8], scratch: &mut Scratch) -> Result<Verdict, TryReserveError> {
-    let Scratch { stack, canonical, names, actions, .. } = scratch;
+    let Scratch { width, stack, canonical, names, actions, .. } = scratch;
     let mut judge = Judge::new(json, canonical, Some(names), actions);
-    match scan(json, stack, &mut judge) {
+    match scan_at(*width, json, stack, &mut judge) {
         Ok(()) => {}
         Err(ScanError::NotJson(_)) => return Ok(Verdict::Malformed),
         Err(ScanError::NoMemory(error)) => return Err(error),

@@ -13,9 +13,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 
 use super::admission::{admit, Ingress, Verdict};
-use super::scan::{
-    scan, Container, ContainerStack, Integers, NotJson, Scalar, ScanError, Sink, Text,
-};
+use super::scan::{scan_at, Container, Integers, Lanes, NotJson, Scalar, ScanError, Sink, Text};
 use super::scratch::Scratch;
 
 /// The member of a request body that holds the hint.
@@ -59,7 +57,7 @@ pub fn admit_body(
     ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<SplitBody, BodyError> {
-    let (hints, rest) = split(body, max_bytes, &mut scratch.stack)?;
+    let (hints, rest) = split(body, max_bytes, scratch)?;
     let verdict = match hints {
         Hints::None => Verdict::Absent,
         Hints::One { start, end } => admit(&body[start..end], ingress, scratch)?,
@@ -80,13 +78,13 @@ pub(super) fn verdict_on_several(ingress: Ingress<'_>) -> Verdict {
 pub(super) fn split(
     body: &[u8],
     max_bytes: usize,
-    stack: &mut ContainerStack,
+    scratch: &mut Scratch,
 ) -> Result<(Hints, Vec<u8>), BodyError> {
     if body.len() > max_bytes {
         return Err(BodyError::TooLong { max_bytes, found_bytes: body.len() });
     }
     let mut splice = Splice::new(body)?;
-    scan(body, stack, &mut splice).map_err(|error| match error {
+    scan_at(scratch.width, body, &mut scratch.stack, &mut splice).map_err(|error| match error {
         ScanError::NotJson(NotJson) => BodyError::NotAnObject,
         ScanError::NoMemory(error) => BodyError::NoMemory(error),
     })?;
@@ -226,7 +224,7 @@ impl Sink for Splice<'_> {
     }
 
     /// Elements of an array are copied with what is around them.
-    fn integers(&mut self, _input: &[u8], _run: Integers) {}
+    fn integers<L: Lanes>(&mut self, _input: &[u8], _run: Integers) {}
 
     fn comma(&mut self, at: usize) {
         if self.depth != 1 {

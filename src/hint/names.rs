@@ -198,15 +198,15 @@ impl Names {
     }
 }
 
-/// The first eight bytes of a name, zeros behind a shorter one.
+/// The first eight bytes of a name; of a shorter one all bytes, some of them twice, and zeros. Names
+/// of one length have the same head if and only if they begin with the same bytes.
 #[inline]
 fn head(name: &[u8]) -> u64 {
-    match name.first_chunk::<8>() {
-        Some(first) => u64::from_le_bytes(*first),
-        None => {
-            let mut first = [0; 8];
-            first[..name.len()].copy_from_slice(name);
-            u64::from_le_bytes(first)
-        }
+    if let Some(first) = name.first_chunk::<8>() {
+        return u64::from_le_bytes(*first);
     }
+    if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        return u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last));
+    }
+    name.iter().fold(0, |head, byte| head << 8 | u64::from(*byte))
 }

@@ -4,12 +4,13 @@ use super::judge::ActionSpans;
 use super::limits::SCRATCH_MAX_BYTES;
 use super::msgpack::Slots;
 use super::names::Names;
-use super::scan::ContainerStack;
+use super::scan::{ContainerStack, Width};
 
 /// Scratch memory for one scan at a time. Empty at first; grows to what was needed, within
 /// [`SCRATCH_MAX_BYTES`] between two hints.
 #[derive(Debug)]
 pub struct Scratch {
+    pub(super) width: Width,
     pub(super) stack: ContainerStack,
     pub(super) canonical: Vec<u8>,
     pub(super) names: Names,
@@ -20,7 +21,18 @@ pub struct Scratch {
 impl Scratch {
     /// Scratch whose table of names is keyed by `seed`, which senders must not be able to guess.
     pub fn new(seed: u64) -> Self {
+        Self::of_width(Width::widest(), seed)
+    }
+
+    /// The same for scans that use no wide registers, even where the CPU has them: what other CPUs
+    /// run, and whoever compares the two ways.
+    pub fn portable(seed: u64) -> Self {
+        Self::of_width(Width::PORTABLE, seed)
+    }
+
+    fn of_width(width: Width, seed: u64) -> Self {
         Self {
+            width,
             stack: ContainerStack::default(),
             canonical: Vec::new(),
             names: Names::new(seed),

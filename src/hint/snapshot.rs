@@ -17,7 +17,7 @@ mod index;
 
 use std::collections::TryReserveError;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
@@ -27,9 +27,10 @@ use super::limits::CANONICAL_MAX_BYTES;
 use super::msgpack;
 use super::scan::{scan, text, ContainerStack, ScanError};
 use crate::poison::{Poison, Poisonable};
+use crate::sync::Arc;
 
 /// A hint: an admitted envelope. Cloning it is one atomic operation.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Snapshot(Arc<SnapshotData>);
 
 /// What all clones of a [`Snapshot`] share; a C handle points at it directly.
@@ -42,7 +43,9 @@ pub struct SnapshotData {
     message_id: TextSpan,
     /// What stands between the brackets of `actions`.
     actions_json: Span,
-    actions: Vec<ActionEntry>,
+    /// A hint has one action as a rule, which takes no memory of its own.
+    first_action: Option<ActionEntry>,
+    later_actions: Vec<ActionEntry>,
     poison: Poison,
 }
 
@@ -108,16 +111,22 @@ impl Snapshot {
         let mut unescaped = Vec::new();
         let mut keep = |place: TextPlace| keep_text(&json, place, &mut unescaped);
         let message_id = keep(envelope.message_id)?;
-        let mut actions = Vec::new();
-        actions.try_reserve_exact(spans.len())?;
-        for action in spans {
-            actions.push(ActionEntry {
+        let mut entry = |action: &ActionSpans| {
+            Ok::<_, TryReserveError>(ActionEntry {
                 id: keep(action.id)?,
                 action_type: keep(action.action_type)?,
                 version: keep(action.version)?,
                 payload: action.payload,
                 json: action.json,
-            });
+            })
+        };
+        let (mut first_action, mut later_actions) = (None, Vec::new());
+        if let Some((first, later)) = spans.split_first() {
+            first_action = Some(entry(first)?);
+            later_actions.try_reserve_exact(later.len())?;
+            for action in later {
+                later_actions.push(entry(action)?);
+            }
         }
         let actions_json = envelope.actions;
         Ok(Self(Arc::new(SnapshotData {
@@ -126,7 +135,8 @@ impl Snapshot {
             unescaped,
             message_id,
             actions_json,
-            actions,
+            first_action,
+            later_actions,
             poison: Poison::default(),
         })))
     }
@@ -172,7 +182,7 @@ impl Snapshot {
 
     /// How many actions there are.
     pub fn action_count(&self) -> usize {
-        self.0.actions.len()
+        self.0.action_count()
     }
 
     /// The `index`-th action.
@@ -244,31 +254,44 @@ impl SnapshotData {
     /// `message_id`, unescaped.
     #[inline]
     pub(crate) fn message_id_bytes(&self) -> &[u8] {
-        self.text(self.message_id)
+        self.text(self.message_id).unwrap_or_default()
     }
 
     /// How many actions there are.
     #[inline]
     pub(crate) fn action_count(&self) -> usize {
-        self.actions.len()
+        usize::from(self.first_action.is_some()) + self.later_actions.len()
     }
 
-    /// The `index`-th action.
+    #[inline]
+    fn entry(&self, index: usize) -> Option<&ActionEntry> {
+        match index.checked_sub(1) {
+            None => self.first_action.as_ref(),
+            Some(later) => self.later_actions.get(later),
+        }
+    }
+
+    fn actions(&self) -> impl Iterator<Item = &ActionEntry> {
+        self.first_action.iter().chain(&self.later_actions)
+    }
+
+    /// The `index`-th action. Panics on nothing, not even on spans that lie, so that it needs no
+    /// guard at the C boundary.
     #[inline]
     pub(crate) fn action_bytes(&self, index: usize) -> Option<ActionBytes<'_>> {
-        let entry = self.actions.get(index)?;
+        let entry = self.entry(index)?;
         Some(ActionBytes {
-            id: self.text(entry.id),
-            action_type: self.text(entry.action_type),
-            version: self.text(entry.version),
-            payload: &self.json[entry.payload.range()],
-            json: &self.json[entry.json.range()],
+            id: self.text(entry.id)?,
+            action_type: self.text(entry.action_type)?,
+            version: self.text(entry.version)?,
+            payload: self.json.get(entry.payload.range())?,
+            json: self.json.get(entry.json.range())?,
         })
     }
 
     /// See [`Snapshot::one_action`].
     pub(crate) fn one_action(&self, index: usize) -> Result<Option<Arc<Self>>, TryReserveError> {
-        let Some(entry) = self.actions.get(index) else { return Ok(None) };
+        let Some(entry) = self.entry(index) else { return Ok(None) };
         let (before, after) = (self.actions_json.start(), self.actions_json.end());
         let action = &self.json[entry.json.range()];
         let after_json = &self.json[after as usize..];
@@ -296,9 +319,6 @@ impl SnapshotData {
         let is_behind = self.message_id.span.start() >= after;
         let message_id =
             text_moved_back(self.message_id, if is_behind { after - actions_end } else { 0 });
-        let mut actions = Vec::new();
-        actions.try_reserve_exact(1)?;
-        actions.push(moved_entry);
         let mut unescaped = Vec::new();
         unescaped.try_reserve_exact(self.unescaped.len())?;
         unescaped.extend_from_slice(&self.unescaped);
@@ -308,7 +328,8 @@ impl SnapshotData {
             unescaped,
             message_id,
             actions_json: Span::new(before, actions_end),
-            actions,
+            first_action: Some(moved_entry),
+            later_actions: Vec::new(),
             poison: Poison::default(),
         })))
     }
@@ -319,20 +340,34 @@ impl SnapshotData {
     }
 
     #[inline]
-    fn text(&self, text: TextSpan) -> &[u8] {
+    fn text(&self, text: TextSpan) -> Option<&[u8]> {
         let from: &[u8] = if text.unescaped { &self.unescaped } else { &self.json };
-        &from[text.span.range()]
+        from.get(text.span.range())
     }
 }
 
 /// Where to find a string: in the canonical form, or unescaped among the few that need it.
+#[inline]
 fn keep_text(
     json: &[u8],
-    TextPlace { span, had_escapes }: TextPlace,
+    place: TextPlace,
+    unescaped: &mut Vec<u8>,
+) -> Result<TextSpan, TryReserveError> {
+    if place.had_escapes {
+        keep_escaped_text(json, place.span, unescaped)
+    } else {
+        Ok(TextSpan { span: place.span, unescaped: false })
+    }
+}
+
+/// The same for one that had escapes in the input.
+fn keep_escaped_text(
+    json: &[u8],
+    span: Span,
     unescaped: &mut Vec<u8>,
 ) -> Result<TextSpan, TryReserveError> {
     let inside = &json[span.range()];
-    if !had_escapes || !inside.contains(&b'\\') {
+    if !inside.contains(&b'\\') {
         return Ok(TextSpan { span, unescaped: false });
     }
     let start = unescaped.len();
@@ -351,6 +386,14 @@ impl Poisonable for SnapshotData {
     }
 }
 
+impl PartialEq for Snapshot {
+    fn eq(&self, other: &Self) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for Snapshot {}
+
 impl PartialEq for SnapshotData {
     fn eq(&self, other: &Self) -> bool {
         self.json == other.json
@@ -363,7 +406,7 @@ impl fmt::Debug for SnapshotData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Snapshot")
             .field("json_bytes", &self.json.len())
-            .field("actions", &self.actions.len())
+            .field("actions", &self.action_count())
             .field("digest", &format_args!("{:016x}", SipHasher13::new().hash(&self.json)))
             .finish()
     }

@@ -6,6 +6,9 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
+pub mod body;
+pub mod msgpack;
+
 use std::collections::HashSet;
 
 /// A JSON value as written: numbers stay text.

@@ -109,7 +109,7 @@ pub fn explain_body(
     ingress: Ingress<'_>,
     scratch: &mut Scratch,
 ) -> Result<Explanation, BodyFault> {
-    let hints = match body::split(body, max_bytes, &mut scratch.stack) {
+    let hints = match body::split(body, max_bytes, scratch) {
         Ok((hints, _)) => hints,
         Err(error) => {
             let finding = refused_body(body, &error, scratch)?;

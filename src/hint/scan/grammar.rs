@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 #[cfg(target_arch = "x86_64")]
 use super::lanes::Avx2;
-use super::lanes::{Lanes, Portable};
+use super::lanes::{Lanes, Portable, Width};
 use super::{
     integers, runs, text, Container, ContainerStack, NotJson, Number, Scalar, ScanError, Sink, Text,
 };
@@ -22,9 +22,20 @@ pub fn scan<S: Sink>(
     stack: &mut ContainerStack,
     sink: &mut S,
 ) -> Result<(), ScanError> {
+    scan_at(Width::widest(), input, stack, sink)
+}
+
+/// The same with lanes chosen before.
+#[inline]
+pub fn scan_at<S: Sink>(
+    width: Width,
+    input: &[u8],
+    stack: &mut ContainerStack,
+    sink: &mut S,
+) -> Result<(), ScanError> {
     #[cfg(target_arch = "x86_64")]
-    if Avx2::is_there() {
-        // SAFETY: the CPU has what the function is compiled for.
+    if width.is_avx2() {
+        // SAFETY: a width says so only where the CPU has what the function is compiled for.
         return unsafe { scan_avx2(input, stack, sink) };
     }
     scan_with::<Portable, S>(input, stack, sink)
@@ -194,8 +205,8 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
         Ok(())
     }
 
-    /// Elements that are integers, each with at most one space before and a comma right behind it,
-    /// as far as they go; what comes next is read as any element.
+    /// Elements that are integers, each with its comma and at most one space before and behind, as
+    /// far as they go; what comes next is read as any element.
     #[inline(always)]
     fn integers(&mut self) {
         if self.one_by_one > 0 {
@@ -210,7 +221,7 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
             self.one_by_one = TRY_AGAIN_AFTER;
         } else {
             self.at = run.range.end;
-            self.sink.integers(self.input, run);
+            self.sink.integers::<L>(self.input, run);
         }
         // Those in the last bytes of the input, which are no block.
         while self.input.len() - self.at < 64 {

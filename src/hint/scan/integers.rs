@@ -4,25 +4,26 @@
 //! must hold of neighbours becomes shifts:
 //!
 //! ```text
-//! bytes     1 8 4 4 , 7 ,   9 1        (least bit left)
-//! digits    1 1 1 1 0 1 0 0 1 1
-//! commas    0 0 0 0 1 0 1 0 0 0   each behind a digit:  commas & !(digits << 1) == 0
-//! spaces    0 0 0 0 0 0 0 1 0 0   each behind a comma:  spaces & !(commas << 1) == 0
+//! bytes     1 8 4 4 , 7   ,   9 1      (least bit left)
+//! digits    1 1 1 1 0 1 0 0 0 1 1
+//! commas    0 0 0 0 1 0 0 1 0 0 0   each behind a digit, or behind a space behind one
+//! spaces    0 0 0 0 0 0 1 0 1 0 0   each behind a comma, or between a digit and a comma
 //! ```
 //!
-//! A number of twenty digits is a bit that is left when the digits are folded onto each other by
-//! 1, 2, 4, 8 and 16 places. Only one that begins with more than 17 is looked at itself. Masks of the
+//! What stands behind twenty digits is a bit that is left when the bytes behind a digit are folded
+//! onto each other by 1, 2, 4, 8 and 16 places. Only a number that begins with more than 17 is looked
+//! at itself. Masks of the
 //! block before are shifted in where a number lies on both.
 
 use std::ops::Range;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, NumberMasks};
 use super::number::fits_u64;
 
 /// What was found from the place where an element begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Integers {
-    /// Integers without signs, each with a comma right behind it and at most one space after that.
+    /// Integers without signs, each with a comma; at most one space before each, and one behind.
     pub range: Range<usize>,
     /// Whether all of them are at most 2^64-1.
     pub all_fit: bool,
@@ -35,19 +36,26 @@ pub struct Integers {
 struct Before {
     digits: u64,
     commas: u64,
+    closing_spaces: u64,
     lone_zeros: u64,
-    ones: u64,
+    not_one: u64,
     from_eight: u64,
+    /// Bytes behind two digits, four, eight.
     two: u64,
     four: u64,
     eight: u64,
-    twenty: u64,
 }
 
 /// `mask` moved up by `places`, with the last bits of the block before.
 #[inline(always)]
 fn moved(mask: u64, before: u64, places: u32) -> u64 {
     mask << places | before >> (64 - places)
+}
+
+/// The bits below the lowest one that is set.
+#[inline(always)]
+fn below_lowest(mask: u64) -> u64 {
+    (mask & mask.wrapping_neg()).wrapping_sub(1)
 }
 
 /// The longest such run at `input[start..]`, in whole elements and whole blocks; empty if an element
@@ -59,44 +67,45 @@ pub fn integers<L: Lanes>(input: &[u8], start: usize) -> Integers {
     let mut before = Before { commas: 1 << 63, ..Before::default() };
     let mut at = start;
     while let Some(block) = input[at..].first_chunk::<64>() {
-        let masks = L::number_masks(block);
-        let (digits, commas) = (masks.digits, masks.commas);
-        let spaces = if digits | commas == u64::MAX { 0 } else { L::spaces(block) };
-
+        let NumberMasks { digits, zeros, not_one, from_eight, commas } = L::number_masks(block);
         let behind_digit = moved(digits, before.digits, 1);
-        let lone_zeros = masks.zeros & !behind_digit;
-        let odd = !(digits | commas | spaces)
-            | (commas & !behind_digit)
-            | (spaces & !moved(commas, before.commas, 1))
-            | (digits & moved(lone_zeros, before.lone_zeros, 1));
-        // What lies before the first odd byte.
-        let good = (odd & odd.wrapping_neg()).wrapping_sub(1);
+        let lone_zeros = zeros & !behind_digit;
+        let mut odd = (commas & !behind_digit) | (digits & moved(lone_zeros, before.lone_zeros, 1));
+        let mut closing_spaces = 0;
+        // Most hints have no blanks: all that spaces ask for is done only where there are some.
+        if digits | commas != u64::MAX || before.closing_spaces != 0 {
+            let spaces = L::spaces(block);
+            closing_spaces = spaces & behind_digit;
+            let behind_closing = moved(closing_spaces, before.closing_spaces, 1);
+            odd = (odd & !(commas & behind_closing))
+                | !(digits | commas | spaces)
+                | (behind_closing & !commas)
+                | (spaces & !(closing_spaces | moved(commas, before.commas, 1)));
+            found.may_have_spaces |= spaces & below_lowest(odd) != 0;
+        }
+        let good = below_lowest(odd);
 
-        let two = digits & moved(digits, before.digits, 1);
+        let two = behind_digit & moved(digits, before.digits, 2);
         let four = two & moved(two, before.two, 2);
         let eight = four & moved(four, before.four, 4);
         let sixteen = eight & moved(eight, before.eight, 8);
         let twenty = sixteen & moved(four, before.four, 16);
-        // Commas that end a number of twenty digits or more.
-        let long = good & commas & moved(twenty, before.twenty, 1);
-        if long != 0 {
-            let too_long = long & moved(digits, before.digits, 21);
-            let from_eighteen = !moved(masks.ones, before.ones, 20)
-                | moved(masks.from_eight, before.from_eight, 19);
-            found.all_fit &= too_long == 0;
-            let mut unsure = long & from_eighteen & !too_long;
-            while unsure != 0 {
-                let end = at + unsure.trailing_zeros() as usize;
-                found.all_fit &= fits_u64(&input[end - 20..end]);
-                unsure &= unsure - 1;
-            }
+        // What ends a number of twenty digits or more.
+        let long = good & !digits & twenty;
+        let too_long = long & moved(digits, before.digits, 21);
+        let from_eighteen =
+            moved(not_one, before.not_one, 20) | moved(from_eight, before.from_eight, 19);
+        found.all_fit &= too_long == 0;
+        let mut unsure = long & from_eighteen & !too_long;
+        while unsure != 0 {
+            let end = at + unsure.trailing_zeros() as usize;
+            found.all_fit &= fits_u64(&input[end - 20..end]);
+            unsure &= unsure - 1;
         }
 
-        found.may_have_spaces |= spaces & good != 0;
         let good_commas = good & commas;
         if good_commas != 0 {
-            let last = 63 - good_commas.leading_zeros();
-            found.range.end = at + last as usize + 1;
+            found.range.end = at + 64 - good_commas.leading_zeros() as usize;
         }
         if odd != 0 {
             break;
@@ -104,13 +113,13 @@ pub fn integers<L: Lanes>(input: &[u8], start: usize) -> Integers {
         before = Before {
             digits,
             commas,
+            closing_spaces,
             lone_zeros,
-            ones: masks.ones,
-            from_eight: masks.from_eight,
+            not_one,
+            from_eight,
             two,
             four,
             eight,
-            twenty,
         };
         at += 64;
     }
@@ -133,6 +142,7 @@ mod tests {
         }
         for element in text.strip_suffix(',')?.split(',') {
             let digits = element.strip_prefix(' ').unwrap_or(element);
+            let digits = digits.strip_suffix(' ').unwrap_or(digits);
             has_spaces |= digits != element;
             let well_formed = !digits.is_empty()
                 && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -188,6 +198,13 @@ mod tests {
             " 1",
             "  1",
             "1 ",
+            "1  ",
+            " 1 ",
+            "1 1",
+            "18446744073709551616 ",
+            " 0 ",
+            " ",
+            "  ",
             "x",
         ];
         for number in numbers {
@@ -217,9 +234,9 @@ mod tests {
                 ],
                 0..60,
             ),
-            space in any::<bool>(),
+            separator in prop::sample::select(vec![",", ", ", " ,", " , "]),
         ) {
-            let text = elements.join(if space { ", " } else { "," });
+            let text = elements.join(separator);
             check_all(text.as_bytes());
         }
     }

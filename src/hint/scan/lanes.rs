@@ -9,6 +9,34 @@
 
 use super::runs;
 
+/// Which lanes a scan uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width {
+    /// True only where the CPU has them.
+    is_avx2: bool,
+}
+
+impl Width {
+    /// Plain integers, as on CPUs without wide registers.
+    pub const PORTABLE: Self = Self { is_avx2: false };
+
+    /// The widest that this CPU has.
+    #[inline]
+    pub fn widest() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let is_avx2 = Avx2::is_there();
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_avx2 = false;
+        Self { is_avx2 }
+    }
+
+    /// Whether scans use [`Avx2`]; then the CPU has it.
+    #[inline]
+    pub fn is_avx2(self) -> bool {
+        self.is_avx2
+    }
+}
+
 /// Which of 64 bytes are what numbers in an array are made of; bit 0 is the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberMasks {
@@ -16,9 +44,9 @@ pub struct NumberMasks {
     pub digits: u64,
     /// Digits that are zero.
     pub zeros: u64,
-    /// Digits that are one.
-    pub ones: u64,
-    /// Digits that are eight or nine.
+    /// Anything but `1`.
+    pub not_one: u64,
+    /// Eight, nine, and whatever of ASCII stands above them.
     pub from_eight: u64,
     /// Commas.
     pub commas: u64,
@@ -83,8 +111,8 @@ impl Lanes for Portable {
         NumberMasks {
             digits: bits(block, digits),
             zeros: bits(block, |word| equal(word, b'0')),
-            ones: bits(block, |word| equal(word, b'1')),
-            from_eight: bits(block, |word| equal(word, b'8') | equal(word, b'9')),
+            not_one: !bits(block, |word| equal(word, b'1')),
+            from_eight: bits(block, from_eight),
             commas: bits(block, |word| equal(word, b',')),
         }
     }
@@ -103,12 +131,19 @@ fn digits(word: u64) -> u64 {
     !((low + runs::eight(128 - 10)) | distance) & runs::TOP_BITS
 }
 
+/// Top bits of the ASCII bytes from eight on.
+#[inline(always)]
+fn from_eight(word: u64) -> u64 {
+    ((word & !runs::TOP_BITS) + runs::eight(128 - b'8')) & !word & runs::TOP_BITS
+}
+
 #[cfg(target_arch = "x86_64")]
 pub use x86::Avx2;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Lanes, NumberMasks};
+    use std::arch::asm;
     use std::arch::x86_64::*;
 
     /// 32 bytes in a register. To be used only inside functions that are compiled for AVX2 and
@@ -151,6 +186,13 @@ mod x86 {
         unsafe { _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(byte as i8)), bytes) }
     }
 
+    /// Signed: non-ASCII bytes are above nothing.
+    #[inline(always)]
+    fn above(bytes: __m256i, byte: u8) -> __m256i {
+        // SAFETY: AVX2 as the type says.
+        unsafe { _mm256_cmpgt_epi8(bytes, _mm256_set1_epi8(byte as i8)) }
+    }
+
     #[inline(always)]
     fn or(one: __m256i, other: __m256i) -> __m256i {
         // SAFETY: AVX2 as the type says.
@@ -175,9 +217,16 @@ mod x86 {
         }
     }
 
+    /// The bits of two halves. The compiler must not see where they come from: it would take them
+    /// for lanes still, and do the arithmetic on them lane by lane.
     #[inline(always)]
     fn joined(low: __m256i, high: __m256i) -> u64 {
-        u64::from(bits(low)) | u64::from(bits(high)) << 32
+        let mut mask = u64::from(bits(low)) | u64::from(bits(high)) << 32;
+        // SAFETY: no instruction at all; the register keeps its value.
+        unsafe {
+            asm!("/* {0} */", inout(reg) mask, options(pure, nomem, nostack, preserves_flags));
+        }
+        mask
     }
 
     impl Lanes for Avx2 {
@@ -204,14 +253,11 @@ mod x86 {
         #[inline(always)]
         fn number_masks(block: &[u8; 64]) -> NumberMasks {
             let (low, high) = halves(block);
-            let (low_value, high_value) = (from_zero(low), from_zero(high));
-            let digits = joined(at_most(low_value, 9), at_most(high_value, 9));
-            let below_eight = joined(at_most(low_value, 7), at_most(high_value, 7));
             NumberMasks {
-                digits,
+                digits: joined(at_most(from_zero(low), 9), at_most(from_zero(high), 9)),
                 zeros: joined(equal(low, b'0'), equal(high, b'0')),
-                ones: joined(equal(low, b'1'), equal(high, b'1')),
-                from_eight: digits & !below_eight,
+                not_one: !joined(equal(low, b'1'), equal(high, b'1')),
+                from_eight: joined(above(low, b'7'), above(high, b'7')),
                 commas: joined(equal(low, b','), equal(high, b',')),
             }
         }
@@ -244,8 +290,8 @@ mod tests {
         let masks = NumberMasks {
             digits: plainly(block, |byte| byte.is_ascii_digit()),
             zeros: plainly(block, |byte| byte == b'0'),
-            ones: plainly(block, |byte| byte == b'1'),
-            from_eight: plainly(block, |byte| byte == b'8' || byte == b'9'),
+            not_one: plainly(block, |byte| byte != b'1'),
+            from_eight: plainly(block, |byte| (b'8'..0x80).contains(&byte)),
             commas: plainly(block, |byte| byte == b','),
         };
         assert_eq!(L::number_masks(block), masks);

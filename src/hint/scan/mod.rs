@@ -37,8 +37,9 @@ pub mod text;
 use std::collections::TryReserveError;
 use std::ops::Range;
 
-pub use grammar::scan;
+pub use grammar::{scan, scan_at};
 pub use integers::Integers;
+pub use lanes::{Lanes, Width};
 pub use number::Number;
 pub use stack::{Container, ContainerStack};
 
@@ -146,29 +147,34 @@ pub trait Sink {
     }
     /// A value that is not a container.
     fn scalar(&mut self, scalar: Scalar);
-    /// One of a run of integers in an array: digits without a sign, a comma behind them. The usual
+    /// One of a run of integers in an array: digits without a sign. The usual
     /// contents of a hint, so it has an event of its own; the same as [`Sink::scalar`] otherwise.
     #[inline]
     fn integer(&mut self, digits: Range<usize>) {
         self.scalar(Scalar::Number(Number::of_digits(digits)));
     }
     /// Integers as [`Sink::integer`] tells them, many at once, each with its comma; `all_fit` says
-    /// whether they are at most 2^64-1. There is at most one space before each, and none at all
-    /// unless `may_have_spaces`.
-    fn integers(&mut self, input: &[u8], run: Integers) {
-        let mut start = run.range.start;
+    /// whether they are at most 2^64-1. There is at most one space before and one behind each, and
+    /// none at all unless `may_have_spaces`. Begins where a block of 64 bytes begins that lies in
+    /// the input, as do all blocks that the range reaches into.
+    #[inline]
+    fn integers<L: Lanes>(&mut self, input: &[u8], run: Integers) {
+        let mut digits = None;
         for at in run.range {
             match input[at] {
-                b' ' => {
-                    self.blanks(at..at + 1);
-                    start = at + 1;
+                b'0'..=b'9' => {
+                    digits.get_or_insert(at);
                 }
-                b',' => {
-                    self.integer(start..at);
-                    self.comma(at);
-                    start = at + 1;
+                other => {
+                    if let Some(start) = digits.take() {
+                        self.integer(start..at);
+                    }
+                    if other == b',' {
+                        self.comma(at);
+                    } else {
+                        self.blanks(at..at + 1);
+                    }
                 }
-                _ => {}
             }
         }
     }

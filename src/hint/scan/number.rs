@@ -18,6 +18,8 @@ pub struct Number {
     pub fraction_end: usize,
     /// After the last byte.
     pub end: usize,
+    /// What the exponent says, as far as [`FAR`]; 0 if there is none.
+    pub exponent: i64,
 }
 
 impl Number {
@@ -25,7 +27,7 @@ impl Number {
     #[inline]
     pub fn of_digits(digits: Range<usize>) -> Self {
         let Range { start, end } = digits;
-        Self { start, digits: start, whole_end: end, fraction_end: end, end }
+        Self { start, digits: start, whole_end: end, fraction_end: end, end, exponent: 0 }
     }
 
     /// Reads the number at `input[start]`, which is a minus sign or a digit.
@@ -37,7 +39,7 @@ impl Number {
             Some(b'1'..=b'9') => runs::digits_end::<L>(input, digits + 1),
             _ => return Err(NotJson),
         };
-        let mut number = Self { start, digits, whole_end, fraction_end: whole_end, end: whole_end };
+        let mut number = Self { digits, start, ..Self::of_digits(digits..whole_end) };
         if matches!(input.get(whole_end), Some(b'.' | b'e' | b'E')) {
             number.read_fraction_and_exponent::<L>(input)?;
         }
@@ -51,10 +53,28 @@ impl Number {
             self.fraction_end = self.end;
         }
         if matches!(input.get(self.end), Some(b'e' | b'E')) {
-            let sign = usize::from(matches!(input.get(self.end + 1), Some(b'+' | b'-')));
-            self.end = some_digits_end::<L>(input, self.end + 1 + sign)?;
+            self.read_exponent(input)?;
         }
         Ok(())
+    }
+
+    /// Exponents are short where they mean something: one digit after the other.
+    #[inline(always)]
+    fn read_exponent(&mut self, input: &[u8]) -> Result<(), NotJson> {
+        let sign = input.get(self.end + 1);
+        let start = self.end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
+        let (mut at, mut size) = (start, 0);
+        while let Some(digit @ b'0'..=b'9') = input.get(at) {
+            size = (size * 10 + i64::from(digit - b'0')).min(FAR);
+            at += 1;
+        }
+        self.exponent = if sign == Some(&b'-') { -size } else { size };
+        self.end = at;
+        if at > start {
+            Ok(())
+        } else {
+            Err(NotJson)
+        }
     }
 
     /// Whether the text has neither point nor exponent.
@@ -68,7 +88,9 @@ impl Number {
     #[inline]
     pub fn is_in_range(&self, input: &[u8]) -> bool {
         if !self.is_integer() {
-            return self.is_finite(input);
+            // The first digit stands for less than the power of ten that the text seems to say.
+            let most = (self.whole_end - self.digits) as i64 + self.exponent;
+            return most <= OVERFLOW_MAGNITUDE || self.is_finite(input);
         }
         // Leading zeros are no JSON, so the length decides nearly always.
         let digits = &input[self.digits..self.whole_end];
@@ -82,49 +104,33 @@ impl Number {
     /// Compares the decimal digits with the least number that rounds to infinity; nothing is
     /// converted, so the time is linear in the text and the answer exact.
     fn is_finite(&self, input: &[u8]) -> bool {
-        let whole = &input[self.digits..self.whole_end];
+        let mut whole = &input[self.digits..self.whole_end];
         let point = (self.whole_end + 1).min(self.fraction_end);
-        let fraction = &input[point..self.fraction_end];
+        let mut fraction = &input[point..self.fraction_end];
         // The power of ten that the first significant digit stands for.
-        let (magnitude, zeros) = if whole == b"0" {
+        let mut magnitude = whole.len() as i64 - 1 + self.exponent;
+        if whole == b"0" {
             let zeros = fraction.iter().take_while(|digit| **digit == b'0').count();
             if zeros == fraction.len() {
                 return true;
             }
-            (-(zeros as i64) - 1, zeros + 1)
-        } else {
-            (whole.len() as i64 - 1, 0)
-        };
-        let magnitude = magnitude.saturating_add(self.exponent(input));
+            (whole, fraction) = (&[], &fraction[zeros..]);
+            magnitude -= zeros as i64 + 1;
+        }
         if magnitude != OVERFLOW_MAGNITUDE {
             return magnitude < OVERFLOW_MAGNITUDE;
         }
-        let mut significant = whole.iter().chain(fraction).copied().skip(zeros);
-        for expected in OVERFLOW_DIGITS {
-            let digit = significant.next().unwrap_or(b'0');
-            if digit != *expected {
-                return digit < *expected;
+        let mut expected = OVERFLOW_DIGITS.iter();
+        for digit in whole.iter().chain(fraction) {
+            match expected.next() {
+                Some(expected) if digit == expected => {}
+                Some(expected) => return digit < expected,
+                // The number at the halfway point itself rounds up, and so does all above it.
+                None => return false,
             }
         }
-        // The number at the halfway point itself rounds up.
-        false
-    }
-
-    fn exponent(&self, input: &[u8]) -> i64 {
-        let text = &input[self.fraction_end..self.end];
-        let (negative, digits) = match text {
-            [] => return 0,
-            [_, b'-', digits @ ..] => (true, digits),
-            [_, b'+', digits @ ..] | [_, digits @ ..] => (false, digits),
-        };
-        let size = digits.iter().fold(0i64, |value, digit| {
-            value.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
-        });
-        if negative {
-            -size
-        } else {
-            size
-        }
+        // Zeros follow; among the digits they are compared with, some are greater.
+        expected.len() > 0
     }
 }
 
@@ -147,6 +153,9 @@ fn some_digits_end<L: Lanes>(input: &[u8], at: usize) -> Result<usize, NotJson> 
         _ => Err(NotJson),
     }
 }
+
+/// No text is so long that it makes up for an exponent beyond this.
+const FAR: i64 = 1 << 40;
 
 /// 2^1024 - 2^970, halfway between the greatest f64 and the next power of two, rounds to infinity.
 /// Its first digit stands for this power of ten …

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::hint::scan::{Container, Integers, Number, Scalar, Sink, Text};
+use crate::hint::scan::{Container, Integers, Lanes, Number, Scalar, Sink, Text};
 
 /// The parts of `auth`, as offsets into the text.
 #[derive(Debug, Clone, Default)]
@@ -166,7 +166,7 @@ impl Sink for AuthFinder<'_> {
     }
 
     /// Elements of an array are no parts.
-    fn integers(&mut self, _input: &[u8], _run: Integers) {}
+    fn integers<L: Lanes>(&mut self, _input: &[u8], _run: Integers) {}
 
     fn comma(&mut self, at: usize) {
         if !self.is_inside || self.depth != 2 {

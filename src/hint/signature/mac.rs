@@ -5,7 +5,7 @@ use std::ops::Range;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::hint::scan::{text, Container, Integers, Scalar, Sink, Text};
+use crate::hint::scan::{text, Container, Integers, Lanes, Scalar, Sink, Text};
 
 /// The sink that hashes. Bytes that stand for themselves are a pending run, as in the canonical
 /// form; blanks and longer escapes end it, and what lies in the cut is left out.
@@ -46,7 +46,7 @@ impl Sink for MacStream<'_> {
     fn name(&mut self, _name: Text) {}
     fn scalar(&mut self, _scalar: Scalar) {}
 
-    fn integers(&mut self, input: &[u8], run: Integers) {
+    fn integers<L: Lanes>(&mut self, input: &[u8], run: Integers) {
         if run.may_have_spaces {
             for space in memchr::memchr_iter(b' ', &input[run.range.clone()]) {
                 let at = run.range.start + space;

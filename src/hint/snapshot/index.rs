@@ -14,7 +14,7 @@
 //! compared a checksum.
 
 use std::collections::TryReserveError;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 
@@ -22,6 +22,7 @@ use super::{ActionEntry, Snapshot, SnapshotData, SnapshotError, TextSpan};
 use crate::hint::judge::Span;
 use crate::hint::limits::CANONICAL_MAX_BYTES;
 use crate::poison::Poison;
+use crate::sync::Arc;
 use crate::wire::Reader;
 
 const UNESCAPED: u32 = 1 << 31;
@@ -31,7 +32,7 @@ const ACTION_BYTES: usize = 40;
 impl Snapshot {
     /// Bytes of [`Snapshot::write_index`].
     pub fn index_len(&self) -> usize {
-        HEAD_BYTES + self.0.unescaped.len() + ACTION_BYTES * self.0.actions.len()
+        HEAD_BYTES + self.0.unescaped.len() + ACTION_BYTES * self.0.action_count()
     }
 
     /// Appends the index, which [`Snapshot::from_index`] reads.
@@ -42,9 +43,9 @@ impl Snapshot {
         write_span(data.actions_json, out);
         // Both are parts of at most CANONICAL_MAX_BYTES of text.
         out.extend_from_slice(&(data.unescaped.len() as u32).to_le_bytes());
-        out.extend_from_slice(&(data.actions.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(data.action_count() as u32).to_le_bytes());
         out.extend_from_slice(&data.unescaped);
-        for action in &data.actions {
+        for action in data.actions() {
             write_text(action.id, out);
             write_text(action.action_type, out);
             write_text(action.version, out);
@@ -72,12 +73,14 @@ impl Snapshot {
             unescaped: copied(unescaped)?,
             message_id,
             actions_json,
-            actions: Vec::new(),
+            first_action: None,
+            later_actions: Vec::new(),
             poison: Poison::default(),
         };
-        data.actions.try_reserve_exact(action_count)?;
+        data.first_action = read_action(&mut reader);
+        data.later_actions.try_reserve_exact(action_count.saturating_sub(1))?;
         while let Some(action) = read_action(&mut reader) {
-            data.actions.push(action);
+            data.later_actions.push(action);
         }
         if !data.is_consistent() {
             return Err(SnapshotError::Damaged);
@@ -101,7 +104,7 @@ impl SnapshotData {
             return false;
         }
         let mut free_from = actions.start();
-        self.actions.iter().all(|action| {
+        self.actions().all(|action| {
             let (start, end) = (action.json.start(), action.json.end());
             let holds = is_inside(action.json, free_from, actions.end())
                 && is_inside(action.payload, start, end)
