@@ -205,7 +205,7 @@
 // pipeline_sends: a round ends before; the next one waits for these sends first.
 #define KVH_PIPELINE_ASYNCHRONOUS 2
 
-// hint_form: hints travel as they are. The default: measured best inside a node.
+// hint_form: hints travel as they are. The default.
 #define KVH_HINT_FORM_TEXT 1
 
 // hint_form: block hashes travel as eight bytes each: about 0.4 of the bytes, for more work on all

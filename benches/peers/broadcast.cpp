@@ -190,13 +190,18 @@ void read_batch(const kvh_batch_t *batch, const Workload &workload, bool decided
   }
 }
 
-System library(const Workload &workload, bool pipeline, bool decided) {
+// How the library is used.
+enum class Way { full, decided, messages };
+
+System library(const Workload &workload, bool pipeline, Way way) {
+  const bool decided = way == Way::decided;
   kvh_context_t *context = nullptr;
   must(kvh_context_create(nullptr, &context) == KVH_OK, "a context");
   kvh_communicator_params_t params{};
   params.struct_size = sizeof params;
   params.pipeline_size = pipeline ? 2 : 1;
   params.mode = decided ? KVH_BROADCAST_DECIDED : KVH_BROADCAST_FULL;
+  params.node_window = way == Way::messages ? KVH_NODE_WINDOW_OFF : KVH_NODE_WINDOW_ON;
   kvh_communicator_t *communicator = nullptr;
   must(kvh_communicator_create_mpi(context, &params, MPI_Comm_c2f(MPI_COMM_WORLD), &communicator, nullptr) == KVH_OK,
        "a communicator");
@@ -211,7 +216,7 @@ System library(const Workload &workload, bool pipeline, bool decided) {
     }
   }
   System system;
-  system.name = decided ? "kvhints-decided" : "kvhints";
+  system.name = decided ? "kvhints-decided" : way == Way::messages ? "kvhints-messages" : "kvhints";
   system.give = [=, &workload] {
     kvh_batch_t *batch = nullptr;
     must(kvh_batch_create(&batch) == KVH_OK, "a batch");
@@ -312,8 +317,11 @@ int main(int argc, char **argv) {
       const bool pipeline = given.topology == "pp";
       // In turn: what else runs on the machine meets all alike.
       for (const auto &make : std::vector<std::function<System()>>{
-               [&] { return library(workload, pipeline, false); }, [&] { return raw_mpi(workload, pipeline, false); },
-               [&] { return library(workload, pipeline, true); }, [&] { return raw_mpi(workload, pipeline, true); }}) {
+               [&] { return library(workload, pipeline, Way::full); },
+               [&] { return raw_mpi(workload, pipeline, false); },
+               [&] { return library(workload, pipeline, Way::decided); },
+               [&] { return library(workload, pipeline, Way::messages); },
+               [&] { return raw_mpi(workload, pipeline, true); }}) {
         System system = make();
         trial(given, system);
       }

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 KEYS = ("system", "kind", "table", "topology", "tokens", "batch", "rate", "hint_kib")
 VALUES = ("bytes", "p50", "p99", "rps", "cpu", "lag")
-NAMES = {"kvhints": "kvhints", "kvhints-decided": "kvhints, decided", "mpi": "MPI, size known", "mpi-header": "MPI, header + bytes", "pickle": "pickle + mpi4py"}
+NAMES = {"kvhints": "kvhints", "kvhints-decided": "kvhints, decided", "kvhints-messages": "kvhints, no node window", "mpi": "MPI, size known", "mpi-header": "MPI, header + bytes", "pickle": "pickle + mpi4py"}
 TITLES = {
     "tp2-256": "TP2, 256-token requests",
     "pp2-256": "Synchronous PP2, 256-token requests",
@@ -40,8 +40,8 @@ def call_table(cells):
     print("## A root call, delivered\n")
     print("Two ranks; from the call until a barrier after the other rank has read every field and compared a digest;")
     print("p50 in microseconds. The ratio is to MPI_Bcast of the same bytes, serialised before, of a size known before.\n")
-    print("| batch | hint KiB | kvhints | MPI, size known | MPI, header + bytes | pickle + mpi4py | kvhints / MPI | pickle / kvhints | decided | decided / no hint |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| batch | hint KiB | kvhints | MPI, size known | MPI, header + bytes | pickle + mpi4py | kvhints / MPI | pickle / kvhints | decided | decided / no hint | no node window |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     drawn = []
     for batch in ("1", "32", "128"):
         for hint in ("0", "1", "64"):
@@ -49,9 +49,9 @@ def call_table(cells):
                 cell = cells.get((system, "delivered", "call", "tp", "256", batch, "0", hint))
                 return cell["p50"] if cell else math.nan
             ours, floor, header, pickle, decided = map(p50, ("kvhints", "mpi", "mpi-header", "pickle", "kvhints-decided"))
-            baseline = p50("kvhints-decided", "0")
+            baseline, messages = p50("kvhints-decided", "0"), p50("kvhints-messages")
             print(f"| {batch} | {hint} | {short(ours)} | {short(floor)} | {short(header)} | {short(pickle)} | **{ours / floor:.2f}** "
-                  f"| **{pickle / ours:.0f}** | {short(decided)} | {decided / baseline:.2f} |")
+                  f"| **{pickle / ours:.0f}** | {short(decided)} | {decided / baseline:.2f} | {short(messages)} |")
             drawn.append((f"{batch} x {hint} KiB", ours, decided, floor, pickle))
     print()
     return drawn

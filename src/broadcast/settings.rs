@@ -49,7 +49,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The full mode, and everything else as measured best for ranks of one machine.
+    /// The full mode, and the defaults of everything else.
     pub fn new(topology: Topology) -> Self {
         Self {
             topology,

@@ -70,7 +70,7 @@ pub const KVH_PIPELINE_SYNCHRONOUS: u32 = 1;
 /// pipeline_sends: a round ends before; the next one waits for these sends first.
 pub const KVH_PIPELINE_ASYNCHRONOUS: u32 = 2;
 
-/// hint_form: hints travel as they are. The default: measured best inside a node.
+/// hint_form: hints travel as they are. The default.
 pub const KVH_HINT_FORM_TEXT: u32 = 1;
 /// hint_form: block hashes travel as eight bytes each: about 0.4 of the bytes, for more work on all
 /// ranks. For slow networks.

@@ -22,7 +22,7 @@ use super::sys::{Comm, SharedMemory};
 use super::watch::Watch;
 use crate::broadcast::communicator::CommunicatorError;
 
-/// Bytes between writer and slowest reader: measured in benches/record.
+/// Bytes between writer and slowest reader.
 const RING_BYTES: usize = 1 << 20;
 
 /// Bytes after which the other side is told: it copies while this one goes on.
