@@ -502,6 +502,9 @@ impl<C: Communicator> Communicator for Damaging<C> {
     fn size(&self) -> u32 {
         self.inner.size()
     }
+    fn large_from_bytes(&self) -> usize {
+        self.inner.large_from_bytes()
+    }
     fn broadcast_out(&mut self, bytes: &[u8]) -> Result<(), CommunicatorError> {
         self.inner.broadcast_out(bytes)
     }
