@@ -81,4 +81,25 @@ TEST(Hpp, APartThatBreaksARuleThrowsInWords) {
   EXPECT_EQ(builder.finish().action_count(), 0u);
 }
 
+// Whatever call gives an error in words, the words are in what is thrown.
+TEST(Hpp, ErrorsThatCallsExplainAreThrownInWords) {
+  const auto thrown = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const kvhints::Error &error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  const kvhints::KeyRing ring;
+  kvhints::EnvelopeBuilder builder("m");
+  EXPECT_THAT(thrown([] { kvhints::BindingTable("{"); }), HasSubstr(": "));
+  EXPECT_THAT(thrown([] { kvhints::BindingTable(R"({"version":2,"bindings":[],"endpoints":[]})"); }),
+              HasSubstr("expected 1, found 2"));
+  EXPECT_THAT(thrown([&] { ring.add("k", kvhints::as_bytes("short")); }), HasSubstr("32"));
+  EXPECT_THAT(thrown([&] { builder.add_extra("actions", "1"); }), HasSubstr("extra metadata"));
+  EXPECT_THAT(thrown([&] { builder.add_action_extra("x", "1"); }), HasSubstr("action"));
+  EXPECT_THAT(thrown([] { kvhints::EnvelopeBuilder("\xff"); }), HasSubstr("UTF-8"));
+}
+
 }  // namespace

@@ -31,8 +31,9 @@ class Error : public std::runtime_error {
 };
 
 // Throws on a negative status; gives back the others (ok, in progress, not found, busy). With the
-// text of `error`, if there is one, which is destroyed.
-inline kvh_status_t check(kvh_status_t status, kvh_error_t *error = nullptr) {
+// text of `error`, if there is one, which is destroyed. By reference, because the call that gives the
+// status may be evaluated after its other argument.
+inline kvh_status_t check(kvh_status_t status, kvh_error_t *const &error = nullptr) {
   if (status >= 0) {
     return status;
   }

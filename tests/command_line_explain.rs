@@ -77,7 +77,9 @@ fn each_verdict_has_its_exit_code_and_its_rule() {
     let http: &[&str] = &["--ingress", "http"];
     let trust: &[&str] = &["--ingress", "http", "--trust"];
     let msgpack = "\u{7f}";
-    let rows: &[(&[&str], &str, &str, Option<u64>, i32)] = &[
+    /// Options, input, verdict, rule, exit code.
+    type Row<'a> = (&'a [&'a str], &'a str, &'a str, Option<u64>, i32);
+    let rows: &[Row<'_>] = &[
         (&[], GOOD, "admitted", None, 0),
         (trust, GOOD, "admitted", None, 0),
         (&["--body"], &body, "admitted", None, 0),
@@ -198,7 +200,7 @@ fn hostile_hints_write_nothing_but_text_and_little_of_it() {
         envelope("m", raw),
         format!("{raw}{raw}"),
         format!("{{\"{raw}"),
-        format!("{{\"\u{202e}\u{9b}\":1,\"\u{202e}\u{9b}\":2,}}"),
+        "{\"\u{202e}\u{9b}\":1,\"\u{202e}\u{9b}\":2,}".to_owned(),
         "[".repeat(1 << 20),
         format!("{}\u{e9}\u{1f600}{raw}", "\u{e9}".repeat(50)),
     ];

@@ -584,7 +584,7 @@ fn signed(json: &str) -> String {
     json.replace('@', &URL_SAFE_NO_PAD.encode(hmac.finalize().into_bytes()))
 }
 
-fn over_http<'r>(ring: &'r KeyRing, raw: &str) -> Explanation {
+fn over_http(ring: &KeyRing, raw: &str) -> Explanation {
     let ingress = Ingress::HttpSigned(Verifier { ring, now_unix_seconds: NOW });
     explain(raw.as_bytes(), ingress, &mut scratch()).expect("memory")
 }

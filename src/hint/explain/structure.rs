@@ -299,12 +299,12 @@ impl<'i> Structure<'i> {
                 self.note(Rule::Object, at, Subject::Input, problem);
             }
             Scope::Envelope => match (self.envelope_member, value) {
-                (Some("protocol_version"), Value::String(said)) => {
-                    if !said.equals(PROTOCOL_VERSION) {
-                        const ADVICE: &str = "send an envelope of version 0.1";
-                        let problem = Problem::new("the version 0.1", "another version", ADVICE);
-                        self.note(Rule::Version, at, self.subject(), problem);
-                    }
+                (Some("protocol_version"), Value::String(said))
+                    if said.equals(PROTOCOL_VERSION) => {}
+                (Some("protocol_version"), Value::String(_)) => {
+                    const ADVICE: &str = "send an envelope of version 0.1";
+                    let problem = Problem::new("the version 0.1", "another version", ADVICE);
+                    self.note(Rule::Version, at, self.subject(), problem);
                 }
                 (Some("protocol_version"), _) => {
                     let problem = Problem::new("a string", kind(value), SAY);
