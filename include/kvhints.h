@@ -174,7 +174,7 @@
 // mode: the host picks what to evict and asks kvh_reuse_tree_evict.
 #define KVH_REUSE_MODE_ARBITER 1
 
-// mode: the library keeps the free queues. Not supported by this release.
+// mode: the library keeps the free queues: see kvh_request_add and kvh_reuse_tree_take.
 #define KVH_REUSE_MODE_OWNER 2
 
 // tier: where blocks are computed with; only these are sent to peers.
@@ -188,6 +188,37 @@
 
 // policy: the longest run that is there from the first block on.
 #define KVH_RANGE_BEST_EFFORT 2
+
+// kind: a block came into the tree.
+#define KVH_EVENT_STORED 1
+
+// kind: a block left it.
+#define KVH_EVENT_REMOVED 2
+
+// kind: a block's tier or priority changed; the event says how it stands afterwards.
+#define KVH_EVENT_UPDATED 3
+
+// kind: events were lost because they were not read in time. List what is stored: see
+// kvh_reuse_tree_stored_blocks.
+#define KVH_EVENT_GAP 4
+
+// cursor: there are no more blocks.
+#define KVH_CURSOR_END UINT64_MAX
+
+// priority: what a block gets that nobody says anything else of.
+#define KVH_PRIORITY_DEFAULT 35
+
+// priority: the one that the block has.
+#define KVH_PRIORITY_KEEP (-1)
+
+// reason: the block goes to secondary memory, so that its slot can be used.
+#define KVH_COPY_OFFLOAD 1
+
+// reason: the block comes back to primary memory.
+#define KVH_COPY_ONBOARD 2
+
+// reason: the block gets the leading tokens, or all, of another one, which stays.
+#define KVH_COPY_REUSE 3
 
 // flags of a request: it has a parent.
 #define KVH_BATCH_REQUEST_HAS_PARENT 1
@@ -411,6 +442,14 @@ typedef struct kvh_plan kvh_plan_t;
 // one they hold the fetched blocks; kvh_reuse_tree_store makes them visible to others. All calls
 // but destroy may be made concurrently, and none waits.
 typedef struct kvh_prefetch kvh_prefetch_t;
+
+// All blocks that a request held when it was pinned, stored or not. None of them is handed out until
+// the pin is destroyed.
+typedef struct kvh_request_pin kvh_request_pin_t;
+
+// A request in owner mode: the blocks that it uses, in every window, from admission to its end. It
+// may outlive the tree. Calls that take it as const may be made concurrently.
+typedef struct kvh_request kvh_request_t;
 
 // The blocks that a cache holds, by content, one tree for each attention window. All calls may be
 // made concurrently. A block is an id that the host gives; ids of different windows are unrelated.
@@ -681,10 +720,12 @@ typedef struct kvh_reuse_tree_params {
   const int32_t *windows;
   // How many.
   size_t window_count;
-  // Owner mode: blocks in primary memory.
+  // Owner mode: blocks of each window in primary memory: the ids from 0 on, not 0. Else 0.
   int32_t primary_blocks;
-  // Owner mode: blocks in secondary memory.
+  // Owner mode: blocks of each window in secondary memory: the ids after those. Else 0.
   int32_t secondary_blocks;
+  // Events kept for kvh_reuse_tree_events, at most 2^24. 0: none.
+  size_t event_capacity;
 } kvh_reuse_tree_params_t;
 
 // What a tree knows of a block. Set struct_size before the call.
@@ -703,6 +744,10 @@ typedef struct kvh_block_state {
   uint32_t token_count;
   // 1 while a pin protects it, else 0.
   uint32_t is_protected;
+  // How much it is worth keeping: 0 .. 100.
+  uint32_t priority;
+  // Owner mode: how many use it.
+  uint32_t users;
 } kvh_block_state_t;
 
 // A tree's numbers, over all windows. Set struct_size before the call.
@@ -727,6 +772,18 @@ typedef struct kvh_reuse_tree_statistics {
   uint64_t blocks_removed;
   // Evictions answered KVH_BUSY, ever.
   uint64_t evictions_busy;
+  // Owner mode: blocks in primary memory that can be taken.
+  size_t free_primary_blocks;
+  // Owner mode: blocks in secondary memory that can be taken.
+  size_t free_secondary_blocks;
+  // Owner mode: copies that the host has not made; see kvh_reuse_tree_copies.
+  size_t waiting_copies;
+  // Owner mode: blocks that left the tree because one was taken, ever.
+  uint64_t blocks_evicted;
+  // Owner mode: blocks that went to secondary memory, ever.
+  uint64_t blocks_offloaded;
+  // Owner mode: blocks that came back to primary memory, ever.
+  uint64_t blocks_onboarded;
 } kvh_reuse_tree_statistics_t;
 
 // Which blocks to pin.
@@ -744,6 +801,118 @@ typedef struct kvh_block_range_params {
   // How long the holder means to need them; see kvh_reuse_tree_expired_leases. 0: no lease.
   uint64_t lease_ns;
 } kvh_block_range_params_t;
+
+// One event. Set struct_size of the first one of an array before the call.
+typedef struct kvh_reuse_event {
+  // sizeof(kvh_reuse_event_t).
+  size_t struct_size;
+  // Grows by one with each event; a gap has the number of the last one lost.
+  uint64_t number;
+  // KVH_EVENT_*.
+  uint32_t kind;
+  // The block's attention window in tokens. This and the following fields are 0 for a gap.
+  int32_t window;
+  // Its id.
+  int32_t block_id;
+  // KVH_TIER_*.
+  uint32_t tier;
+  // Its block hash.
+  uint64_t block_hash;
+  // The hash of the block before it; 0 for a first block.
+  uint64_t parent_hash;
+  // Its place in the sequence.
+  size_t position;
+  // Tokens in it.
+  uint32_t token_count;
+  // How much it is worth keeping: 0 .. 100.
+  uint32_t priority;
+  // A gap: how many events were lost, up to its number. Else 0.
+  uint64_t lost_events;
+} kvh_reuse_event_t;
+
+// A block in the tree. Set struct_size of the first one of an array before the call.
+typedef struct kvh_stored_block {
+  // sizeof(kvh_stored_block_t).
+  size_t struct_size;
+  // Its block hash.
+  uint64_t block_hash;
+  // The hash of the block before it; 0 for a first block.
+  uint64_t parent_hash;
+  // Its place in the sequence.
+  size_t position;
+  // Its id.
+  int32_t block_id;
+  // KVH_TIER_*.
+  uint32_t tier;
+  // Tokens in it.
+  uint32_t token_count;
+  // How much it is worth keeping: 0 .. 100.
+  uint32_t priority;
+} kvh_stored_block_t;
+
+// A copy that the host has to make, from slot to slot of a window's pools. Set struct_size of the
+// first one of an array before the call.
+typedef struct kvh_block_copy {
+  // sizeof(kvh_block_copy_t).
+  size_t struct_size;
+  // The attention window in tokens.
+  int32_t window;
+  // The block whose bytes lie in to_slot afterwards.
+  int32_t block_id;
+  // KVH_COPY_*.
+  uint32_t reason;
+  // KVH_TIER_*.
+  uint32_t from_tier;
+  // Slot of that tier's pool.
+  uint32_t from_slot;
+  // KVH_TIER_*.
+  uint32_t to_tier;
+  // Slot of that tier's pool.
+  uint32_t to_slot;
+  // How many leading tokens count.
+  uint32_t token_count;
+} kvh_block_copy_t;
+
+// What one refresh found. Set struct_size before the call.
+typedef struct kvh_reuse_tree_refreshed {
+  // sizeof(kvh_reuse_tree_refreshed_t).
+  size_t struct_size;
+  // Blocks that fell back to the default priority.
+  size_t priorities_expired;
+  // Live pins whose lease has ended; kvh_reuse_tree_expired_leases names them.
+  size_t leases_expired;
+  // Age of the oldest live pin, in steps of refreshes. 0: there is none.
+  uint64_t oldest_pin_age_ns;
+} kvh_reuse_tree_refreshed_t;
+
+// What the blocks are worth that begin with one of the tokens start .. end. Frozen.
+typedef struct kvh_retention_range {
+  // First token.
+  size_t start;
+  // The token after the last; SIZE_MAX: to the end.
+  size_t end;
+  // 0 .. 100.
+  int32_t priority;
+  // 0.
+  uint32_t reserved;
+  // How long after its release a block keeps the priority; 0: as long as it is free.
+  uint64_t duration_ns;
+} kvh_retention_range_t;
+
+// A request to be admitted.
+typedef struct kvh_request_params {
+  // sizeof(kvh_request_params_t).
+  size_t struct_size;
+  // The prompt; not empty. Not kept.
+  const kvh_sequence_t *sequence;
+  // How many leading tokens may be reused; the last token never is. SIZE_MAX: all others.
+  size_t max_matched_tokens;
+  // What the prompt's blocks are worth: at most 65,536 ranges, in order, without overlaps. A block
+  // in none of them keeps its priority where it is reused, else it gets KVH_PRIORITY_DEFAULT.
+  const kvh_retention_range_t *retention;
+  // How many.
+  size_t retention_count;
+} kvh_request_params_t;
 
 // One request of a batch.
 typedef struct kvh_batch_request {
@@ -1468,9 +1637,10 @@ kvh_status_t kvh_sequence_block_names(const kvh_sequence_t *sequence,
 // Destroys the sequence. NULL is fine. What a tree stored of it stays.
 void kvh_sequence_destroy(kvh_sequence_t *sequence);
 
-// Creates an empty tree. Destroy it with kvh_reuse_tree_destroy; the context may go first.
-// KVH_ERR_UNSUPPORTED: owner mode. KVH_ERR_INVALID_ARGUMENT: no or an unknown mode, no
-// tokens_per_block, a window that is negative or given twice.
+// Creates an empty tree. Destroy it with kvh_reuse_tree_destroy; the context may go first. In owner
+// mode all its blocks are free. KVH_ERR_INVALID_ARGUMENT: no or an unknown mode, no
+// tokens_per_block, a window that is negative or given twice; blocks in arbiter mode, or none in
+// primary memory in owner mode. KVH_ERR_LIMIT: more than 2^26 blocks a window.
 KVH_MUST_USE
 kvh_status_t kvh_reuse_tree_create(const kvh_context_t *context,
                                    const kvh_reuse_tree_params_t *params,
@@ -1487,7 +1657,7 @@ void kvh_reuse_tree_destroy(kvh_reuse_tree_t *tree);
 // KVH_ERR_INVALID_ARGUMENT; in sliding windows negative ids are holes. An id that is stored
 // elsewhere moves here, and what was stored below its old place leaves the tree; if it is
 // protected, or its old place lies before this one in the same sequence, it stays there and is
-// handed back.
+// handed back. In owner mode blocks must be in use: KVH_ERR_STATE, and nothing is stored, else.
 KVH_MUST_USE
 kvh_status_t kvh_reuse_tree_store(const kvh_reuse_tree_t *tree,
                                   int32_t window,
@@ -1521,9 +1691,12 @@ kvh_status_t kvh_reuse_tree_match_and_pin(const kvh_reuse_tree_t *tree,
                                           kvh_block_range_t **range_out);
 
 // Takes a block out of the tree, with everything stored below it in its window; the ids stay with
-// the host. KVH_BUSY: it is protected, take another. KVH_NOT_FOUND: the tree does not hold it (any
+// the host. KVH_BUSY: it is protected (in owner mode also: in use), take another. KVH_NOT_FOUND: the tree does not hold it (any
 // more).
-KVH_MUST_USE kvh_status_t kvh_reuse_tree_evict(const kvh_reuse_tree_t *tree, int32_t window, int32_t block_id);
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_evict(const kvh_reuse_tree_t *tree,
+                                  int32_t window,
+                                  int32_t block_id);
 
 // Takes a block and everything stored below it in its window out of the tree, protected or not.
 // Protected ones stay under protection, busy to evict and refused by store, until their last
@@ -1538,7 +1711,8 @@ kvh_status_t kvh_reuse_tree_remove_subtree(const kvh_reuse_tree_t *tree,
 KVH_MUST_USE kvh_status_t kvh_reuse_tree_reset(const kvh_reuse_tree_t *tree);
 
 // Notes that a block was moved to a tier; its id stays. KVH_BUSY: it is protected and cannot go to
-// secondary memory now. KVH_NOT_FOUND: the tree does not hold it.
+// secondary memory now. KVH_NOT_FOUND: the tree does not hold it. KVH_ERR_STATE: owner mode, which
+// has kvh_reuse_tree_offload and kvh_reuse_tree_onboard.
 KVH_MUST_USE
 kvh_status_t kvh_reuse_tree_set_tier(const kvh_reuse_tree_t *tree,
                                      int32_t window,
@@ -1638,6 +1812,188 @@ KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);
 
 // Destroys the range, releasing its pin unless that was done before. NULL is fine.
 void kvh_block_range_destroy(kvh_block_range_t *range);
+
+// Moves up to capacity events to the caller, oldest first, each once; *count_out says how many.
+// Fewer than capacity: there are no more now. With (NULL, 0) *count_out says how many wait. One
+// thread reads events; a tree keeps them only if it was created with an event_capacity.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_events(const kvh_reuse_tree_t *tree,
+                                   kvh_reuse_event_t *events,
+                                   size_t capacity,
+                                   size_t *count_out);
+
+// The number of the last event that happened, read or not; 0 before the first.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_last_event_number(const kvh_reuse_tree_t *tree, uint64_t *number_out);
+
+// Lists the blocks in one window of the tree, in no order, up to capacity of them a call. *cursor is
+// 0 before the first call and afterwards what the call before wrote: KVH_CURSOR_END when there are
+// no more. The tree may change meanwhile. To know what is stored after a gap: ask for
+// kvh_reuse_tree_last_event_number, list all windows, then apply the events after that number.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_stored_blocks(const kvh_reuse_tree_t *tree,
+                                          int32_t window,
+                                          uint64_t *cursor,
+                                          kvh_stored_block_t *blocks,
+                                          size_t capacity,
+                                          size_t *count_out);
+
+// Takes the next free block of a window: from the lowest priority up, oldest release first, the
+// first with nothing stored below it; if there is none, the first. The caller is its one user until
+// kvh_reuse_tree_release. KVH_BUSY: no block is free. It may ask for copies: see
+// kvh_reuse_tree_copies. KVH_ERR_STATE, here and in all calls of owner mode: the tree is not in it.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_take(const kvh_reuse_tree_t *tree,
+                                 int32_t window,
+                                 int32_t priority,
+                                 uint64_t duration_ns,
+                                 int32_t *block_id_out);
+
+// One more user of a block, free or not. priority may be KVH_PRIORITY_KEEP; the duration always
+// replaces the block's (0: none).
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_claim(const kvh_reuse_tree_t *tree,
+                                  int32_t window,
+                                  int32_t block_id,
+                                  int32_t priority,
+                                  uint64_t duration_ns);
+
+// One user of a block less. The last one gives it back: to the back of its queue if it is in the
+// tree, else to the front. A request's blocks are given back last block first. KVH_ERR_STATE: it
+// has no users.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_release(const kvh_reuse_tree_t *tree, int32_t window, int32_t block_id);
+
+// How much a block is worth keeping: 0 .. 100, for a duration (0: for good) after which it falls to
+// KVH_PRIORITY_DEFAULT at a refresh. In owner mode the duration counts while the block is free; in
+// arbiter mode from now, and KVH_NOT_FOUND: the tree does not hold the block.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_set_priority(const kvh_reuse_tree_t *tree,
+                                         int32_t window,
+                                         int32_t block_id,
+                                         int32_t priority,
+                                         uint64_t duration_ns);
+
+// Moves a free block that is in the tree to secondary memory. It asks for a copy: see
+// kvh_reuse_tree_copies. KVH_BUSY: it is in use or protected, or no block there is free.
+// KVH_ERR_STATE: it is not in the tree, so there is nothing to keep. KVH_OK if it is there already.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_offload(const kvh_reuse_tree_t *tree, int32_t window, int32_t block_id);
+
+// Moves a free block back to primary memory, by the same rules as kvh_reuse_tree_offload. The tree
+// says so, and the block may be sent, when the copy is made: see kvh_reuse_tree_copied.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_onboard(const kvh_reuse_tree_t *tree, int32_t window, int32_t block_id);
+
+// Where a block's bytes lie, once the copies that wait are made: a tier (KVH_TIER_*) and a slot of
+// its pool. Ids below primary_blocks begin in the primary slot of the same number, those after them
+// in secondary slots from 0 on; slots change hands, ids do not. A pinned block stays where it is.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_block_place(const kvh_reuse_tree_t *tree,
+                                        int32_t window,
+                                        int32_t block_id,
+                                        uint32_t *tier_out,
+                                        uint32_t *slot_out);
+
+// The copies that the host has not made, oldest first; they stay listed until kvh_reuse_tree_copied.
+// They are to be made in this order, and before anything else is written to blocks handed out since:
+// one's source may be another's destination. At most capacity are written; *count_out says how many
+// there are in all.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_copies(const kvh_reuse_tree_t *tree,
+                                   kvh_block_copy_t *copies,
+                                   size_t capacity,
+                                   size_t *count_out);
+
+// Says that the count oldest copies are made. KVH_ERR_LIMIT: there are not so many.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_copied(const kvh_reuse_tree_t *tree, size_t count);
+
+// How many blocks of a window can be taken from a tier (KVH_TIER_*): those that nobody uses and no
+// pin protects.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_free_count(const kvh_reuse_tree_t *tree,
+                                       int32_t window,
+                                       uint32_t tier,
+                                       size_t *count_out);
+
+// To be called once an iteration of the executor, in both modes: by the context's clock, priorities
+// end, leases and the age of pins are looked at.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_refresh(const kvh_reuse_tree_t *tree,
+                                    kvh_reuse_tree_refreshed_t *refreshed_out);
+
+// Admits a request: finds what is stored of its prompt in every window, and gives it a block for
+// each of its blocks. Full blocks are shared. A block that matches partly is taken over where nobody
+// else has use for it; else its bytes are copied. Blocks in secondary memory are brought back. Make
+// the copies first: see kvh_reuse_tree_copies. *matched_tokens_out says how many leading tokens need
+// no computing. KVH_BUSY: not enough blocks are free, and nothing changed.
+KVH_MUST_USE
+kvh_status_t kvh_request_add(const kvh_reuse_tree_t *tree,
+                             const kvh_request_params_t *params,
+                             size_t *matched_tokens_out,
+                             kvh_request_t **request_out);
+
+// A request's blocks of one window, in the order of the sequence. *first_block_out is the place of
+// the first of them: not 0 where a sliding window has passed blocks. The count is written on
+// KVH_ERR_TOO_SMALL too; (NULL, 0) asks for it. KVH_ERR_STATE: the request is finished.
+KVH_MUST_USE
+kvh_status_t kvh_request_blocks(const kvh_request_t *request,
+                                int32_t window,
+                                size_t *first_block_out,
+                                int32_t *ids,
+                                size_t capacity,
+                                size_t *count_out);
+
+// Makes room for token_count more tokens; each block that this takes gets the priority (and the
+// duration; 0: none). In sliding windows, blocks that no later token looks at are given back.
+// KVH_BUSY: not enough blocks are free, and nothing changed.
+KVH_MUST_USE
+kvh_status_t kvh_request_grow(kvh_request_t *request,
+                              size_t token_count,
+                              int32_t priority,
+                              uint64_t duration_ns);
+
+// Stores the full blocks of the sequence's first token_count tokens, whose bytes are complete, so
+// that other requests find them while this one goes on.
+KVH_MUST_USE
+kvh_status_t kvh_request_store_context(const kvh_request_t *request,
+                                       const kvh_sequence_t *sequence,
+                                       size_t token_count);
+
+// kvh_request_store_context, and a pin on what the tree then holds of these tokens in one window:
+// the full blocks, and a block that begins with what is left of them. They may be other requests'
+// blocks of the same content. KVH_NOT_FOUND: it holds nothing of them. lease_ns: 0 for none.
+KVH_MUST_USE
+kvh_status_t kvh_request_store_and_pin(const kvh_request_t *request,
+                                       const kvh_sequence_t *sequence,
+                                       size_t token_count,
+                                       int32_t window,
+                                       uint64_t lease_ns,
+                                       kvh_block_range_t **range_out);
+
+// Pins every block that the request holds, stored or not, in all windows; the request may end
+// meanwhile. Destroy the pin with kvh_request_pin_destroy.
+KVH_MUST_USE kvh_status_t kvh_request_pin(const kvh_request_t *request, kvh_request_pin_t **pin_out);
+
+// Ends the request: stores the blocks of the sequence's first token_count tokens, whose bytes are
+// complete, a partial last one too, then gives all blocks back, the last one first. The last token
+// that a model gave has no bytes: token_count is usually the sequence's length - 1. Later calls but
+// destroy are KVH_ERR_STATE.
+KVH_MUST_USE
+kvh_status_t kvh_request_finish(kvh_request_t *request,
+                                const kvh_sequence_t *sequence,
+                                size_t token_count);
+
+// Destroys the request, giving its blocks back, not stored, unless it was finished. NULL is fine.
+void kvh_request_destroy(kvh_request_t *request);
+
+// The pinned blocks of one window, in the order of the sequence. The count is written on
+// KVH_ERR_TOO_SMALL too; (NULL, 0) asks for it.
+KVH_MUST_USE
+kvh_status_t kvh_request_pin_ids(const kvh_request_pin_t *pin,
+                                 int32_t window,
+                                 int32_t *ids,
+                                 size_t capacity,
+                                 size_t *count_out);
+
+// Ends the pin. NULL is fine.
+void kvh_request_pin_destroy(kvh_request_pin_t *pin);
 
 // Creates an empty batch. Destroy it with kvh_batch_destroy.
 KVH_MUST_USE kvh_status_t kvh_batch_create(kvh_batch_t **batch_out);

@@ -183,3 +183,43 @@ pub(crate) unsafe fn copy_out<T: Copy>(
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), buffer, values.len()) };
     Ok(())
 }
+
+/// Fills a caller's array of structs that start with `struct_size`, the first of which has it set:
+/// that is how far apart they are. Each gets its `struct_size`, and a tail of zeros where the caller
+/// knows more. `next` gives the structs; how many were written.
+///
+/// # Safety
+/// `structs` is NULL, or points at `capacity` structs of the size that the first one says, all
+/// writable; the first one's size is initialised.
+pub(crate) unsafe fn write_structs<P: Params>(
+    structs: *mut P,
+    capacity: usize,
+    fill: impl FnOnce(&mut dyn FnMut(&P)) -> CallResult,
+) -> Result<usize, kvh_status> {
+    if capacity == 0 {
+        return Ok(0);
+    }
+    if structs.is_null() || !structs.is_aligned() {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    // SAFETY: by the trait's contract a struct starts with its size; the caller promises the first.
+    let struct_size = unsafe { structs.cast::<usize>().read_unaligned() };
+    if struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>()) {
+        return Err(KVH_ERR_ABI);
+    }
+    bounded(struct_size.checked_mul(capacity).ok_or(KVH_ERR_INVALID_ARGUMENT)?)?;
+    let mut written = 0;
+    let mut each = |value: &P| {
+        assert!(written < capacity, "no more than was asked for");
+        // SAFETY: `written` is below `capacity`, so that many bytes on lies a struct of this size.
+        unsafe {
+            let place = structs.cast::<u8>().add(written * struct_size);
+            place.cast::<usize>().write_unaligned(struct_size);
+            // Cannot fail: not NULL, and the size is one that was accepted.
+            let _ = write_struct(place.cast::<P>(), value);
+        }
+        written += 1;
+    };
+    fill(&mut each)?;
+    Ok(written)
+}

@@ -53,6 +53,12 @@ pub mod reuse_tree;
 
 pub mod block_range;
 
+pub mod reuse_events;
+
+pub mod owned_blocks;
+
+pub mod request;
+
 pub mod batch;
 
 pub mod communicator;

@@ -1,5 +1,6 @@
 //! `kvh_reuse_tree_t`: which blocks hold which content.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use super::args::{self, Params};
@@ -8,10 +9,11 @@ use super::context::{kvh_context_t, Context};
 use super::guard;
 use super::handle::{self, Handle, Owned};
 use super::sequence::{self, kvh_sequence_t};
-use super::status::kvh_status::*;
+use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use crate::reuse::{
-    BlockState, Evicted, PinId, ReuseTree, ReuseTreeConfig, Tier, TreeObserver, TreeStatistics,
+    BlockState, Evicted, Noted, OwnedBlocks, Owner, OwnerStatistics, PinId, ReuseTree,
+    ReuseTreeConfig, Tier, TreeObserver, TreeStatistics,
 };
 use crate::telemetry::Metrics;
 
@@ -24,6 +26,8 @@ pub struct kvh_reuse_tree_t {
 /// A tree and the context it belongs to.
 pub struct TreeObject {
     pub(crate) tree: ReuseTree,
+    /// In owner mode.
+    pub(crate) owner: Option<Owner>,
     pub(crate) context: Arc<Context>,
 }
 
@@ -39,7 +43,7 @@ pub const KVH_BLOCK_NONE: i32 = -1;
 
 /// mode: the host picks what to evict and asks kvh_reuse_tree_evict.
 pub const KVH_REUSE_MODE_ARBITER: u32 = 1;
-/// mode: the library keeps the free queues. Not supported by this release.
+/// mode: the library keeps the free queues: see kvh_request_add and kvh_reuse_tree_take.
 pub const KVH_REUSE_MODE_OWNER: u32 = 2;
 
 /// tier: where blocks are computed with; only these are sent to peers.
@@ -61,15 +65,17 @@ pub struct kvh_reuse_tree_params_t {
     pub windows: *const i32,
     /// How many.
     pub window_count: usize,
-    /// Owner mode: blocks in primary memory.
+    /// Owner mode: blocks of each window in primary memory: the ids from 0 on, not 0. Else 0.
     pub primary_blocks: i32,
-    /// Owner mode: blocks in secondary memory.
+    /// Owner mode: blocks of each window in secondary memory: the ids after those. Else 0.
     pub secondary_blocks: i32,
+    /// Events kept for kvh_reuse_tree_events, at most 2^24. 0: none.
+    pub event_capacity: usize,
 }
 
 // SAFETY: repr(C), struct_size first, only integers and raw pointers.
 unsafe impl Params for kvh_reuse_tree_params_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, event_capacity);
 }
 
 /// A tree's numbers, over all windows. Set struct_size before the call.
@@ -96,11 +102,23 @@ pub struct kvh_reuse_tree_statistics_t {
     pub blocks_removed: u64,
     /// Evictions answered KVH_BUSY, ever.
     pub evictions_busy: u64,
+    /// Owner mode: blocks in primary memory that can be taken.
+    pub free_primary_blocks: usize,
+    /// Owner mode: blocks in secondary memory that can be taken.
+    pub free_secondary_blocks: usize,
+    /// Owner mode: copies that the host has not made; see kvh_reuse_tree_copies.
+    pub waiting_copies: usize,
+    /// Owner mode: blocks that left the tree because one was taken, ever.
+    pub blocks_evicted: u64,
+    /// Owner mode: blocks that went to secondary memory, ever.
+    pub blocks_offloaded: u64,
+    /// Owner mode: blocks that came back to primary memory, ever.
+    pub blocks_onboarded: u64,
 }
 
 // SAFETY: repr(C), struct_size first, only integers.
 unsafe impl Params for kvh_reuse_tree_statistics_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, free_primary_blocks);
 }
 
 /// What a tree knows of a block. Set struct_size before the call.
@@ -121,11 +139,15 @@ pub struct kvh_block_state_t {
     pub token_count: u32,
     /// 1 while a pin protects it, else 0.
     pub is_protected: u32,
+    /// How much it is worth keeping: 0 .. 100.
+    pub priority: u32,
+    /// Owner mode: how many use it.
+    pub users: u32,
 }
 
 // SAFETY: repr(C), struct_size first, only integers.
 unsafe impl Params for kvh_block_state_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, priority);
 }
 
 /// Turns what a tree counts into the context's metrics.
@@ -155,13 +177,34 @@ impl TreeObserver for MetricsObserver {
             counter.add(index, grown);
         }
     }
+
+    fn owner_changed(&self, before: &OwnerStatistics, after: &OwnerStatistics) {
+        let metrics = &self.0;
+        for (index, before, after) in [
+            (0, before.free_primary, after.free_primary),
+            (1, before.free_secondary, after.free_secondary),
+        ] {
+            if after >= before {
+                metrics.reuse_free_blocks.add(index, (after - before) as u64);
+            } else {
+                metrics.reuse_free_blocks.subtract(index, (before - after) as u64);
+            }
+        }
+        for (counter, index, grown) in [
+            (&metrics.reuse_evicted_blocks, 0, after.blocks_evicted - before.blocks_evicted),
+            (&metrics.reuse_moved_blocks, 0, after.blocks_offloaded - before.blocks_offloaded),
+            (&metrics.reuse_moved_blocks, 1, after.blocks_onboarded - before.blocks_onboarded),
+        ] {
+            counter.add(index, grown);
+        }
+    }
 }
 
 /// A call on a tree.
 ///
 /// # Safety
 /// `tree` is NULL or a live tree.
-unsafe fn on_tree(
+pub(super) unsafe fn on_tree(
     tree: *const kvh_reuse_tree_t,
     body: impl FnOnce(&TreeObject) -> CallResult,
 ) -> kvh_status_t {
@@ -172,6 +215,27 @@ unsafe fn on_tree(
     }
 }
 
+/// A call that only owner mode has. KVH_ERR_STATE in arbiter mode.
+///
+/// # Safety
+/// `tree` is NULL or a live tree.
+pub(super) unsafe fn on_owner(
+    tree: *const kvh_reuse_tree_t,
+    body: impl FnOnce(&Owner, &TreeObject) -> CallResult,
+) -> kvh_status_t {
+    let body = |object: &TreeObject| body(object.owner.as_ref().ok_or(KVH_ERR_STATE)?, object);
+    // SAFETY: the caller's promise.
+    unsafe { on_tree(tree, body) }
+}
+
+pub(super) fn tier_of(number: u32) -> Result<Tier, kvh_status> {
+    match number {
+        KVH_TIER_PRIMARY => Ok(Tier::Primary),
+        KVH_TIER_SECONDARY => Ok(Tier::Secondary),
+        _ => Err(KVH_ERR_INVALID_ARGUMENT),
+    }
+}
+
 pub(crate) fn tier_number(tier: Tier) -> u32 {
     match tier {
         Tier::Primary => KVH_TIER_PRIMARY,
@@ -179,9 +243,10 @@ pub(crate) fn tier_number(tier: Tier) -> u32 {
     }
 }
 
-/// Creates an empty tree. Destroy it with kvh_reuse_tree_destroy; the context may go first.
-/// KVH_ERR_UNSUPPORTED: owner mode. KVH_ERR_INVALID_ARGUMENT: no or an unknown mode, no
-/// tokens_per_block, a window that is negative or given twice.
+/// Creates an empty tree. Destroy it with kvh_reuse_tree_destroy; the context may go first. In owner
+/// mode all its blocks are free. KVH_ERR_INVALID_ARGUMENT: no or an unknown mode, no
+/// tokens_per_block, a window that is negative or given twice; blocks in arbiter mode, or none in
+/// primary memory in owner mode. KVH_ERR_LIMIT: more than 2^26 blocks a window.
 ///
 /// # Safety
 /// `context` is a live context; `params` points at a parameter struct whose array is as long as it
@@ -199,28 +264,37 @@ pub unsafe extern "C" fn kvh_reuse_tree_create(
             let params = args::read_params(params)?;
             let tree_out = args::out(tree_out)?;
             let windows = args::slice(params.windows, params.window_count)?;
-            if params.primary_blocks < 0 || params.secondary_blocks < 0 {
-                return Err(KVH_ERR_INVALID_ARGUMENT);
-            }
-            match params.mode {
-                KVH_REUSE_MODE_ARBITER => {}
-                KVH_REUSE_MODE_OWNER => return Err(KVH_ERR_UNSUPPORTED),
-                _ => return Err(KVH_ERR_INVALID_ARGUMENT),
-            }
+            let blocks = OwnedBlocks {
+                primary: usize::try_from(params.primary_blocks)
+                    .map_err(|_| KVH_ERR_INVALID_ARGUMENT)?,
+                secondary: usize::try_from(params.secondary_blocks)
+                    .map_err(|_| KVH_ERR_INVALID_ARGUMENT)?,
+            };
             let context = handle::cloned(context);
-            let tree = ReuseTree::new(ReuseTreeConfig {
+            let config = ReuseTreeConfig {
                 tokens_per_block: params.tokens_per_block as usize,
                 windows,
                 seed: getrandom::u64().map_err(|_| KVH_ERR_UNSUPPORTED)?,
                 observer: Arc::new(MetricsObserver(Arc::clone(&context.metrics))),
-            })?;
+            };
+            let (tree, owner) = match (params.mode, blocks) {
+                (KVH_REUSE_MODE_ARBITER, OwnedBlocks { primary: 0, secondary: 0 }) => {
+                    let noted = Noted::events(params.event_capacity);
+                    (ReuseTree::noting(config, noted)?, None)
+                }
+                (KVH_REUSE_MODE_OWNER, OwnedBlocks { primary: 1.., .. }) => {
+                    let owner = Owner::new(config, blocks, params.event_capacity)?;
+                    (owner.tree().clone(), Some(owner))
+                }
+                _ => return Err(KVH_ERR_INVALID_ARGUMENT),
+            };
             {
                 let mut trees = context.trees.lock();
                 trees.retain(|tree| tree.upgrade().is_some());
                 trees.try_reserve(1)?;
                 trees.push(tree.downgrade());
             }
-            tree_out.write(handle::give(TreeObject { tree, context }));
+            tree_out.write(handle::give(TreeObject { tree, owner, context }));
             Ok(())
         })
     }
@@ -244,7 +318,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_destroy(tree: *mut kvh_reuse_tree_t) {
 /// KVH_ERR_INVALID_ARGUMENT; in sliding windows negative ids are holes. An id that is stored
 /// elsewhere moves here, and what was stored below its old place leaves the tree; if it is
 /// protected, or its old place lies before this one in the same sequence, it stays there and is
-/// handed back.
+/// handed back. In owner mode blocks must be in use: KVH_ERR_STATE, and nothing is stored, else.
 ///
 /// # Safety
 /// `tree` and `sequence` are live; `ids` and `held_out` have `id_count` values.
@@ -267,7 +341,10 @@ pub unsafe extern "C" fn kvh_reuse_tree_store(
                 return Err(KVH_ERR_INVALID_ARGUMENT);
             }
             let ids = args::slice(ids, id_count)?;
-            let holds = object.tree.store(window, sequence, first_block, ids)?;
+            let holds = match &object.owner {
+                None => object.tree.store(window, sequence, first_block, ids),
+                Some(owner) => owner.store(window, sequence, first_block, ids),
+            }?;
             for (index, held) in holds.iter().enumerate() {
                 // Not through a slice: a caller may bring the same array for both.
                 held_out.add(index).write(held.unwrap_or(KVH_BLOCK_NONE));
@@ -337,7 +414,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_match_and_pin(
 }
 
 /// Takes a block out of the tree, with everything stored below it in its window; the ids stay with
-/// the host. KVH_BUSY: it is protected, take another. KVH_NOT_FOUND: the tree does not hold it (any
+/// the host. KVH_BUSY: it is protected (in owner mode also: in use), take another. KVH_NOT_FOUND: the tree does not hold it (any
 /// more).
 ///
 /// # Safety
@@ -351,10 +428,16 @@ pub unsafe extern "C" fn kvh_reuse_tree_evict(
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
     unsafe {
-        on_tree(tree, |object| match object.tree.evict(window, block_id)? {
-            Evicted::Left { .. } => Ok(()),
-            Evicted::Busy => Err(KVH_BUSY),
-            Evicted::NotFound => Err(KVH_NOT_FOUND),
+        on_tree(tree, |object| {
+            let evicted = match &object.owner {
+                None => object.tree.evict(window, block_id),
+                Some(owner) => owner.evict(window, block_id),
+            };
+            match evicted? {
+                Evicted::Left { .. } => Ok(()),
+                Evicted::Busy => Err(KVH_BUSY),
+                Evicted::NotFound => Err(KVH_NOT_FOUND),
+            }
         })
     }
 }
@@ -377,7 +460,11 @@ pub unsafe extern "C" fn kvh_reuse_tree_remove_subtree(
     unsafe {
         on_tree(tree, |object| {
             let removed_out = args::out(removed_out)?;
-            match object.tree.remove_subtree(window, block_id)? {
+            let removed = match &object.owner {
+                None => object.tree.remove_subtree(window, block_id),
+                Some(owner) => owner.remove_subtree(window, block_id),
+            };
+            match removed? {
                 0 => Err(KVH_NOT_FOUND),
                 removed => {
                     removed_out.write(removed);
@@ -398,14 +485,18 @@ pub unsafe extern "C" fn kvh_reuse_tree_reset(tree: *const kvh_reuse_tree_t) -> 
     // SAFETY: the caller's promise.
     unsafe {
         on_tree(tree, |object| {
-            object.tree.reset();
+            match &object.owner {
+                None => object.tree.reset(),
+                Some(owner) => owner.reset(),
+            }
             Ok(())
         })
     }
 }
 
 /// Notes that a block was moved to a tier; its id stays. KVH_BUSY: it is protected and cannot go to
-/// secondary memory now. KVH_NOT_FOUND: the tree does not hold it.
+/// secondary memory now. KVH_NOT_FOUND: the tree does not hold it. KVH_ERR_STATE: owner mode, which
+/// has kvh_reuse_tree_offload and kvh_reuse_tree_onboard.
 ///
 /// # Safety
 /// `tree` is a live tree.
@@ -420,11 +511,10 @@ pub unsafe extern "C" fn kvh_reuse_tree_set_tier(
     // SAFETY: the caller's promise.
     unsafe {
         on_tree(tree, |object| {
-            let tier = match tier {
-                KVH_TIER_PRIMARY => Tier::Primary,
-                KVH_TIER_SECONDARY => Tier::Secondary,
-                _ => return Err(KVH_ERR_INVALID_ARGUMENT),
-            };
+            let tier = tier_of(tier)?;
+            if object.owner.is_some() {
+                return Err(KVH_ERR_STATE);
+            }
             match object.tree.set_tier(window, block_id, tier)? {
                 Some(true) => Ok(()),
                 Some(false) => Err(KVH_BUSY),
@@ -436,8 +526,17 @@ pub unsafe extern "C" fn kvh_reuse_tree_set_tier(
 
 /// # Safety
 /// As for [`args::write_struct`].
-unsafe fn write_state(state: Option<BlockState>, out: *mut kvh_block_state_t) -> CallResult {
+unsafe fn write_state(
+    object: &TreeObject,
+    window: i32,
+    state: Option<BlockState>,
+    out: *mut kvh_block_state_t,
+) -> CallResult {
     let state = state.ok_or(KVH_NOT_FOUND)?;
+    let users = match &object.owner {
+        None => 0,
+        Some(owner) => owner.users(window, state.id)?,
+    };
     let value = kvh_block_state_t {
         struct_size: size_of::<kvh_block_state_t>(),
         block_id: state.id,
@@ -446,6 +545,8 @@ unsafe fn write_state(state: Option<BlockState>, out: *mut kvh_block_state_t) ->
         position: state.position,
         token_count: state.token_count as u32,
         is_protected: u32::from(state.is_protected),
+        priority: u32::from(state.priority),
+        users,
     };
     // SAFETY: the caller's promise.
     unsafe { args::write_struct(out, &value) }
@@ -465,7 +566,9 @@ pub unsafe extern "C" fn kvh_reuse_tree_find_id(
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
     unsafe {
-        on_tree(tree, |object| write_state(object.tree.find_id(window, block_id)?, state_out))
+        on_tree(tree, |object| {
+            write_state(object, window, object.tree.find_id(window, block_id)?, state_out)
+        })
     }
 }
 
@@ -484,7 +587,9 @@ pub unsafe extern "C" fn kvh_reuse_tree_find_hash(
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
     unsafe {
-        on_tree(tree, |object| write_state(object.tree.find_hash(window, block_hash)?, state_out))
+        on_tree(tree, |object| {
+            write_state(object, window, object.tree.find_hash(window, block_hash)?, state_out)
+        })
     }
 }
 
@@ -523,6 +628,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_statistics(
     unsafe {
         on_tree(tree, |object| {
             let statistics = object.tree.statistics();
+            let owner = object.owner.as_ref().map(Owner::statistics).unwrap_or_default();
             let value = kvh_reuse_tree_statistics_t {
                 struct_size: size_of::<kvh_reuse_tree_statistics_t>(),
                 stored_blocks: statistics.stored_blocks,
@@ -534,6 +640,12 @@ pub unsafe extern "C" fn kvh_reuse_tree_statistics(
                 blocks_returned: statistics.blocks_returned,
                 blocks_removed: statistics.blocks_removed,
                 evictions_busy: statistics.evictions_busy,
+                free_primary_blocks: owner.free_primary,
+                free_secondary_blocks: owner.free_secondary,
+                waiting_copies: owner.waiting_copies,
+                blocks_evicted: owner.blocks_evicted,
+                blocks_offloaded: owner.blocks_offloaded,
+                blocks_onboarded: owner.blocks_onboarded,
             };
             args::write_struct(statistics_out, &value)
         })

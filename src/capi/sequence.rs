@@ -51,9 +51,12 @@ pub(crate) unsafe fn borrowed<'a>(
 impl From<ReuseError> for kvh_status {
     fn from(error: ReuseError) -> Self {
         match error {
+            ReuseError::NoFreeBlock { .. } => KVH_BUSY,
             ReuseError::Limit { .. } => KVH_ERR_LIMIT,
             ReuseError::NoMemory => KVH_ERR_NO_MEMORY,
-            ReuseError::NotLive => KVH_ERR_STATE,
+            ReuseError::NotLive | ReuseError::Finished | ReuseError::BlockState { .. } => {
+                KVH_ERR_STATE
+            }
             ReuseError::TokensPerBlock { .. }
             | ReuseError::ExtraIds { .. }
             | ReuseError::MultimodalRun { .. }
@@ -62,6 +65,10 @@ impl From<ReuseError> for kvh_status {
             | ReuseError::BadWindow { .. }
             | ReuseError::OtherBlockSize { .. }
             | ReuseError::BadRange { .. }
+            | ReuseError::Priority { .. }
+            | ReuseError::RetentionRange { .. }
+            | ReuseError::UnknownBlock { .. }
+            | ReuseError::TokenCount { .. }
             | ReuseError::Placeholder => KVH_ERR_INVALID_ARGUMENT,
         }
     }

@@ -3,7 +3,9 @@
 //! Guards: a pin of several nodes is taken as a whole or not at all; what a pin refused or lost is
 //! given back. Readers come here without a lock.
 
+use super::changes::Changes;
 use super::error::ReuseError;
+use super::expiries::Expiries;
 use super::node::{BlockId, Slot};
 use super::pin::{PinId, PinTable, Place, Target, MAX_PINS};
 use super::range::RangeBlock;
@@ -17,6 +19,7 @@ pub(super) struct Writer {
     pub(super) windows: Vec<WindowWriter>,
     /// Entries of the pin table that were taken to be accounted for: see `protection`.
     pub(super) changed: u32,
+    pub(super) expiries: Expiries,
 }
 
 /// What operations came to, ever.
@@ -48,12 +51,14 @@ impl Core {
         tokens_per_block: usize,
         window_tokens: &[i32],
         seed: u64,
+        changes: impl Fn(usize) -> Changes,
     ) -> Result<Self, ReuseError> {
         let (mut windows, mut writers) = (Vec::new(), Vec::new());
         windows.try_reserve_exact(window_tokens.len())?;
         writers.try_reserve_exact(window_tokens.len())?;
-        for tokens in window_tokens {
-            let (window, writer) = Window::new(*tokens as usize, tokens_per_block, seed)?;
+        for (index, tokens) in window_tokens.iter().enumerate() {
+            let changes = changes(index);
+            let (window, writer) = Window::new(*tokens as usize, tokens_per_block, seed, changes)?;
             windows.push(window);
             writers.push(writer);
         }
@@ -62,7 +67,11 @@ impl Core {
             windows,
             pins: PinTable::new(seed)?,
             counts: Counts::default(),
-            writer: Mutex::new(Writer { windows: writers, changed: 0 }),
+            writer: Mutex::new(Writer {
+                windows: writers,
+                changed: 0,
+                expiries: Expiries::default(),
+            }),
             passed_fence: AtomicU64::new(0),
             last_fence: AtomicU64::new(0),
             now_ns: AtomicU64::new(0),

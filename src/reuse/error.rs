@@ -72,6 +72,65 @@ pub enum ReuseError {
     /// The pin is not live: released before, or of another tree.
     #[error("no live pin of this tree has this id; it was released before, or is another tree's")]
     NotLive,
+    /// A priority beyond the highest.
+    #[error("priorities are 0 to 100, found {found}")]
+    Priority {
+        /// The one at fault.
+        found: u32,
+    },
+    /// Retention ranges overlap, are empty, or follow one without an end.
+    #[error("retention range {index} is empty, overlaps one before it, or follows an open one")]
+    RetentionRange {
+        /// Its place in the list.
+        index: usize,
+    },
+    /// Owner mode: not enough blocks are free. What was matched is not counted among the free ones.
+    #[error(
+        "window {window} needs {needed} free blocks in {memory} memory and has {free}; release some"
+    )]
+    NoFreeBlock {
+        /// The window at fault.
+        window: i32,
+        /// Which memory.
+        memory: &'static str,
+        /// How many were needed.
+        needed: usize,
+        /// How many there were.
+        free: usize,
+    },
+    /// Owner mode: no block has this id.
+    #[error("window {window} has blocks 0 to {blocks} (exclusive), found {id}")]
+    UnknownBlock {
+        /// The window.
+        window: i32,
+        /// What was asked for.
+        id: i32,
+        /// How many there are.
+        blocks: usize,
+    },
+    /// Owner mode: the block is not in the state that the call needs.
+    #[error("block {id} of window {window} {found}")]
+    BlockState {
+        /// The window.
+        window: i32,
+        /// The block.
+        id: i32,
+        /// What it is instead.
+        found: &'static str,
+    },
+    /// The request was finished before.
+    #[error("the request holds no blocks any more: it was finished before")]
+    Finished,
+    /// Fewer or more tokens than the call needs.
+    #[error("expected {expected} tokens or {bound}, found {found}")]
+    TokenCount {
+        /// The bound.
+        expected: usize,
+        /// On which side of it.
+        bound: &'static str,
+        /// How many there were.
+        found: usize,
+    },
     /// Memory could not be had.
     #[error("out of memory")]
     NoMemory,

@@ -194,6 +194,7 @@ impl Core {
         let parent = parent?;
         let count: &AtomicU32 = &window.arena.links(parent).detached_children;
         set(count, get(count) - 1);
+        window.tell_standing(parent);
         let is_leaf = get(count) == 0 && window.node(parent).word().is_detached();
         if is_leaf {
             window.add_detached_leaf(writer, parent);

@@ -53,18 +53,39 @@
 //! | `matching`, `sendable` | what readers ask |
 //! | `pin`, `protection`, `range` | who holds what, and what is protected by that |
 //! | `core`, `tree` | the whole, and its face |
+//! | `changes`, `events` | what the tree tells: numbered events for routers |
+//! | `expiries` | priorities that end by themselves |
 //! | `verify` | that the parts agree, for tests |
 //!
-//! Pure: time, seeds and block ids come in as values. In this version the host owns eviction
-//! (*arbiter* mode): it picks victims and asks [`ReuseTree::evict`].
+//! **Who owns eviction.** In *arbiter* mode the host: it picks victims and asks
+//! [`ReuseTree::evict`]. In *owner* mode an [`Owner`] stands before the tree, keeps the free queues
+//! and hands blocks out, with one lock of its own that no reader knows:
+//!
+//! | file | subject |
+//! |---|---|
+//! | `block_heap`, `free_queues` | which free block is taken next |
+//! | `slots`, `copies` | where bytes lie, and the copies that moving takes |
+//! | `changed_blocks` | what the owner has to learn from the tree |
+//! | `pool`, `owner` | one window's blocks, and the whole |
+//! | `retention`, `admission`, `request` | a request's blocks from its admission to its end |
+//!
+//! Pure: time, seeds and block ids come in as values.
 
+mod admission;
 mod arena;
 mod block_hash;
+mod block_heap;
+mod changed_blocks;
+mod changes;
 mod children;
 mod chunks;
 mod content_name;
+mod copies;
 mod core;
 mod error;
+mod events;
+mod expiries;
+mod free_queues;
 mod key;
 mod leave;
 mod lookup;
@@ -73,11 +94,16 @@ mod matching;
 mod model;
 mod multimodal;
 mod node;
+mod owner;
 mod pin;
+mod pool;
 mod protection;
 mod range;
+mod request;
+mod retention;
 mod sendable;
 mod sequence;
+mod slots;
 mod store;
 mod stored_key;
 mod tree;
@@ -85,15 +111,24 @@ mod verify;
 mod window;
 
 pub use content_name::Name;
+pub use copies::{BlockCopy, CopyReason};
 pub use error::ReuseError;
+pub use events::{Event, EventKind, StoredBlock, MAX_EVENTS};
+pub use free_queues::{Retention, DEFAULT_PRIORITY, MAX_PRIORITY};
 pub use multimodal::MmItem;
 pub use node::{BlockId, Tier};
+pub use owner::{OwnedBlocks, Owner, OwnerStatistics, MAX_OWNED_BLOCKS};
 pub use pin::PinId;
+pub use pool::OFFLOAD_MIN_PRIORITY;
 pub use range::BlockRange;
+pub use request::{Request, RequestParams, RequestPin};
+pub use retention::{RetentionRange, MAX_RETENTION_RANGES};
 pub use sequence::{
     Sequence, SequenceParams, MAX_IDENTITY_BYTES, MAX_TOKENS, MAX_TOKENS_PER_BLOCK,
 };
+pub use slots::Place;
 pub use tree::{
-    BlockState, Evicted, NoObserver, PinOutcome, Policy, PrefixMatch, RangeRequest, ReuseTree,
-    ReuseTreeConfig, TreeObserver, TreeStatistics, WeakReuseTree, MAX_WINDOWS, WINDOW_FULL,
+    BlockState, Evicted, NoObserver, Noted, PinOutcome, Policy, PrefixMatch, RangeRequest,
+    Refreshed, ReuseTree, ReuseTreeConfig, TreeObserver, TreeStatistics, WeakReuseTree,
+    MAX_WINDOWS, WINDOW_FULL,
 };

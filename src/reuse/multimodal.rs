@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::error::ReuseError;
-use super::key::MmKey;
+use super::key::{self, MmKey};
 
 /// One run of a multimodal item: an image may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,12 @@ impl<'a> MmKeys<'a> {
 impl MmRuns {
     pub(super) fn new(tokens_per_block: usize) -> Self {
         Self { tokens_per_block, runs: Vec::new(), listed: Vec::new() }
+    }
+
+    pub(super) fn copied(&self) -> Result<Self, ReuseError> {
+        let (runs, listed) = (key::boxed(&self.runs)?, key::boxed(&self.listed)?);
+        let tokens_per_block = self.tokens_per_block;
+        Ok(Self { tokens_per_block, runs: runs.into_vec(), listed: listed.into_vec() })
     }
 
     /// Checks that runs which come with the tokens `within` can be added.

@@ -89,7 +89,10 @@ pub(super) const SERVABLE: u32 = 1 << 22;
 /// Stored with a fence: complete once that has passed.
 pub(super) const FENCED: u32 = 1 << 23;
 
-/// Facts of a block that fit into a word.
+const PRIORITY_SHIFT: u32 = 24;
+const PRIORITY_MASK: u32 = 0xff << PRIORITY_SHIFT;
+
+/// Facts of a block that fit into a word: tokens, flags, priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Info(u32);
 
@@ -97,8 +100,15 @@ impl Info {
     pub(super) fn new(token_count: usize, flags: u32) -> Self {
         Self(token_count as u32 & TOKENS_MASK | flags)
     }
+    pub(super) fn with_priority(self, priority: u8) -> Self {
+        Self(self.0 & !PRIORITY_MASK | u32::from(priority) << PRIORITY_SHIFT)
+    }
     pub(super) fn token_count(self) -> usize {
         (self.0 & TOKENS_MASK) as usize
+    }
+    /// How much the block is worth keeping.
+    pub(super) fn priority(self) -> u8 {
+        (self.0 >> PRIORITY_SHIFT) as u8
     }
     pub(super) fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
@@ -299,6 +309,10 @@ impl Node {
         self.word.store(u64::from(generation) << GENERATION_SHIFT, Ordering::Release);
     }
 
+    pub(super) fn set_priority(&self, priority: u8) {
+        self.info.store(self.info().with_priority(priority).0, Ordering::Relaxed);
+    }
+
     pub(super) fn set_tier(&self, tier: Tier) {
         match tier {
             Tier::Primary => self.info.fetch_and(!SECONDARY, Ordering::SeqCst),
@@ -391,7 +405,12 @@ mod tests {
             assert_eq!((node.info().tier(), node.info().token_count()), (tier, 4));
             assert!(node.info().has(FULL) && !node.info().has(SERVABLE));
         }
-        assert_eq!(Info::new(65_536, SERVABLE).token_count(), 65_536);
+        node.set_priority(100);
+        assert_eq!((node.info().priority(), node.info().token_count()), (100, 4));
+        node.set_tier(Tier::Secondary);
+        node.set_priority(0);
+        assert_eq!((node.info().priority(), node.info().tier()), (0, Tier::Secondary));
+        assert_eq!(Info::new(65_536, SERVABLE).with_priority(255).token_count(), 65_536);
         assert_eq!(node.name(), Name([7; 32]));
         assert!(node.has_name(&name_words(&Name([7; 32]))));
     }

@@ -25,6 +25,7 @@ impl Window {
                 return;
             }
             self.protected_blocks.fetch_add(1, Ordering::Relaxed);
+            self.tell_standing(at);
             next = self.parent_to_protect(at);
         }
     }
@@ -38,6 +39,7 @@ impl Window {
                 return;
             }
             self.protected_blocks.fetch_sub(1, Ordering::Relaxed);
+            self.tell_standing(at);
             next = self.parent_to_protect(at);
         }
     }

@@ -190,6 +190,31 @@ impl Sequence {
         Ok(())
     }
 
+    /// The sequence of the first `token_count` tokens, at most all; its last block may be one's head.
+    pub(super) fn prefix(&self, token_count: usize) -> Result<Self, ReuseError> {
+        let token_count = token_count.min(self.tokens.len());
+        let full_blocks = token_count / self.tokens_per_block;
+        Ok(Self {
+            tokens_per_block: self.tokens_per_block,
+            namespace: key::boxed(&self.namespace)?,
+            root: self.root,
+            namer: self.namer.clone(),
+            traits: self.traits,
+            lora_id: self.lora_id,
+            salt: self.salt,
+            tokens: key::boxed(&self.tokens[..token_count])?.into_vec(),
+            extra_ids: match &self.extra_ids {
+                Some(ids) => Some(key::boxed(&ids[..token_count])?.into_vec()),
+                None => None,
+            },
+            // Runs beyond the last token cover none of the blocks.
+            mm_runs: self.mm_runs.copied()?,
+            hashes: key::boxed(&self.hashes[..full_blocks])?.into_vec(),
+            names: Arc::new(key::boxed(&self.names[..full_blocks])?.into_vec()),
+            tail: OnceLock::new(),
+        })
+    }
+
     /// Tokens in a full block.
     pub fn tokens_per_block(&self) -> usize {
         self.tokens_per_block

@@ -6,6 +6,7 @@
 
 use super::core::{Core, Writer};
 use super::error::ReuseError;
+use super::free_queues::DEFAULT_PRIORITY;
 use super::key::KeyView;
 use super::leave::Protection;
 use super::node::{BlockFacts, BlockId, Info, NodeFacts, Slot, FENCED, FULL, ORIGIN, SERVABLE};
@@ -30,12 +31,26 @@ pub(super) fn probe<'a>(kind: Kind, key: &KeyView<'a>) -> Probe<'a> {
     Probe { kind: kind.with_items(key), tokens: key.tokens, extra_ids: key.extra_ids }
 }
 
+/// How blocks are stored.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    /// Their bytes are complete when this has passed.
+    pub(super) fence: Option<u64>,
+    /// How much each is worth keeping.
+    pub(super) priority: &'a dyn Fn(BlockId) -> u8,
+}
+
+impl Terms<'_> {
+    /// Complete blocks that nobody said anything of.
+    pub(super) const USUAL: Self = Self { fence: None, priority: &|_| DEFAULT_PRIORITY };
+}
+
 /// One call of `store`.
 struct Storing<'a> {
     window: usize,
     sequence: &'a Sequence,
     kind: Kind,
-    fence: Option<u64>,
+    terms: Terms<'a>,
 }
 
 impl Core {
@@ -47,15 +62,14 @@ impl Core {
         sequence: &Sequence,
         first: usize,
         ids: &[BlockId],
-        fence: Option<u64>,
+        terms: Terms<'_>,
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
         let mut holds = Vec::new();
         holds.try_reserve_exact(ids.len())?;
         let kind = Kind::of_traits(sequence.traits());
-        let storing = Storing { window, sequence, kind, fence };
+        let storing = Storing { window, sequence, kind, terms };
         self.forget_released(writer, window);
-        self.make_room(writer, &storing, first, ids)?;
-        if let Some(fence) = fence {
+        if let Some(fence) = terms.fence {
             // Before any block: a reader that finds none to wait for looks at no block.
             self.last_fence.fetch_max(fence, Ordering::SeqCst);
         }
@@ -194,18 +208,19 @@ impl Core {
         if sequence.is_servable_to_peers() {
             flags |= SERVABLE;
         }
-        if storing.fence.is_some() {
+        if storing.terms.fence.is_some() {
             flags |= FENCED;
         }
         let facts = NodeFacts { name: *name, parent, position: position as u32 };
-        let block = BlockFacts { id, hash, info: Info::new(key.tokens.len(), flags) };
+        let info = Info::new(key.tokens.len(), flags).with_priority((storing.terms.priority)(id));
+        let block = BlockFacts { id, hash, info };
         let stored = window.add_block(
             &mut writer.windows[storing.window],
             hole,
             &facts,
             &block,
             &probe(storing.kind, &key),
-            storing.fence,
+            storing.terms.fence,
         );
         if stored.is_err() {
             self.prune(writer, storing.window, parent);
@@ -243,7 +258,12 @@ impl Core {
             let added =
                 window.add_hole(&mut writer.windows[storing.window], &between, uses_extra_ids);
             match added {
-                Ok(slot) => at = slot,
+                Ok(slot) => {
+                    at = slot;
+                    // What events say of the blocks below.
+                    let hash = sequence.block_hash(place).unwrap_or_default();
+                    window.node(slot).hash.store(hash, Ordering::Relaxed);
+                }
                 Err(error) => {
                     self.prune(writer, storing.window, at);
                     return Err(error);

@@ -4,20 +4,27 @@
 //! unpin take no lock; those that change what the tree holds take the writer's, one at a time. It is
 //! never held across a copy of block memory, or a call of the host's code. No operation fails
 //! half-way.
-//! Never does: pick what to evict. In this version that is the host's business (*arbiter* mode).
+//! Never does: pick what to evict. That is the host's business (*arbiter* mode) or an
+//! [`Owner`](super::Owner)'s.
 
 use std::sync::{Arc, Weak};
 
+use super::changed_blocks::ChangedBlocks;
+use super::changes::Changes;
 use super::content_name::Name;
 use super::core::Core;
 use super::error::ReuseError;
+use super::events::{Event, Events, StoredBlock};
+use super::free_queues::{Retention, Standing, DEFAULT_PRIORITY};
 use super::leave::Protection;
 use super::matching::Prefix;
 use super::node::{BlockId, Slot, Tier};
+use super::owner::OwnerStatistics;
 use super::pin::PinId;
 use super::range::{BlockRange, RangeBlock, Source};
 use super::sendable::Sendable;
 use super::sequence::{Sequence, MAX_TOKENS_PER_BLOCK};
+use super::store::Terms;
 use super::verify;
 use super::window::{Found, Window};
 use crate::sync::atomic::{fence, Ordering};
@@ -45,11 +52,30 @@ pub struct ReuseTreeConfig<'a> {
     pub observer: Arc<dyn TreeObserver>,
 }
 
+/// What a tree notes of each change. The default notes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Noted {
+    /// Events kept for [`ReuseTree::events`], at most [`super::MAX_EVENTS`]; 0: none.
+    pub(super) event_capacity: usize,
+    /// Owner mode: the ids below this one are noted when their standing changes.
+    pub(super) owned_blocks: usize,
+}
+
+impl Noted {
+    /// So many events.
+    pub fn events(event_capacity: usize) -> Self {
+        Self { event_capacity, ..Self::default() }
+    }
+}
+
 /// Hears how the tree's numbers changed since it last heard: when somebody calls
 /// [`ReuseTree::report`], and when the tree is gone. One call at a time, from any thread.
 pub trait TreeObserver: Send + Sync {
     /// The tree's numbers when it last heard, and as they are.
     fn changed(&self, before: &TreeStatistics, after: &TreeStatistics);
+
+    /// An owner's numbers before and after one operation, under the owner's lock.
+    fn owner_changed(&self, _before: &OwnerStatistics, _after: &OwnerStatistics) {}
 }
 
 /// An observer for those who do not listen.
@@ -81,6 +107,17 @@ pub struct TreeStatistics {
     pub blocks_removed: u64,
     /// `evict`s answered busy, ever.
     pub evictions_busy: u64,
+}
+
+/// What a refresh found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Blocks that fell back to the default priority.
+    pub priorities_expired: usize,
+    /// Live pins whose lease has ended.
+    pub leases_expired: usize,
+    /// Age of the oldest live pin; 0: there is none.
+    pub oldest_pin_age_ns: u64,
 }
 
 /// What came of an eviction.
@@ -155,6 +192,8 @@ pub struct BlockState {
     pub tier: Tier,
     /// Whether a pin protects it.
     pub is_protected: bool,
+    /// How much it is worth keeping.
+    pub priority: u8,
 }
 
 /// What a tree and its ranges share.
@@ -163,6 +202,9 @@ pub(super) struct Shared {
     observer: Arc<dyn TreeObserver>,
     /// The numbers that the observer last heard.
     reported: Mutex<TreeStatistics>,
+    events: Arc<Events>,
+    /// In owner mode; in the order of `window_tokens`.
+    changed: Vec<Arc<ChangedBlocks>>,
     pub(super) core: Core,
 }
 
@@ -244,8 +286,13 @@ impl std::fmt::Debug for ReuseTree {
 }
 
 impl ReuseTree {
-    /// A tree that holds nothing.
+    /// A tree that holds nothing, and keeps no events.
     pub fn new(config: ReuseTreeConfig<'_>) -> Result<Self, ReuseError> {
+        Self::noting(config, Noted::default())
+    }
+
+    /// A tree that holds nothing.
+    pub fn noting(config: ReuseTreeConfig<'_>, noted: Noted) -> Result<Self, ReuseError> {
         let found = config.tokens_per_block;
         if !(1..=MAX_TOKENS_PER_BLOCK).contains(&found) {
             return Err(ReuseError::TokensPerBlock { found });
@@ -262,11 +309,24 @@ impl ReuseTree {
                 return Err(ReuseError::BadWindow { window: *window });
             }
         }
-        let core = Core::new(config.tokens_per_block, &window_tokens, config.seed)?;
+        let events = Arc::new(Events::new(noted.event_capacity)?);
+        let mut changed = Vec::new();
+        if noted.owned_blocks > 0 {
+            for _ in &window_tokens {
+                changed.push(Arc::new(ChangedBlocks::new(noted.owned_blocks)?));
+            }
+        }
+        let changes = |index: usize| Changes {
+            events: Arc::clone(&events),
+            changed: changed.get(index).map(Arc::clone),
+        };
+        let core = Core::new(config.tokens_per_block, &window_tokens, config.seed, changes)?;
         let shared = Shared {
             window_tokens,
             observer: config.observer,
             reported: Mutex::new(TreeStatistics::default()),
+            events,
+            changed,
             core,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -309,7 +369,22 @@ impl ReuseTree {
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
         let index = self.checked_store(window, sequence, first_block, ids)?;
         let core = &self.shared.core;
-        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, None)
+        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, Terms::USUAL)
+    }
+
+    /// [`ReuseTree::store`] of blocks that have priorities already.
+    pub(super) fn store_with_priorities(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+        priority: &dyn Fn(BlockId) -> u8,
+    ) -> Result<Vec<Option<BlockId>>, ReuseError> {
+        let index = self.checked_store(window, sequence, first_block, ids)?;
+        let terms = Terms { priority, ..Terms::USUAL };
+        let core = &self.shared.core;
+        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, terms)
     }
 
     /// [`ReuseTree::store`] of blocks whose bytes will be complete when `fence` has passed: see
@@ -324,8 +399,9 @@ impl ReuseTree {
         fence: u64,
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
         let index = self.checked_store(window, sequence, first_block, ids)?;
+        let terms = Terms { fence: Some(fence), ..Terms::USUAL };
         let core = &self.shared.core;
-        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, Some(fence))
+        core.store(&mut core.writer.lock(), index, sequence, first_block, ids, terms)
     }
 
     /// [`ReuseTree::store`] and a pin on what the tree then holds at these positions, in one step;
@@ -341,7 +417,7 @@ impl ReuseTree {
         let index = self.checked_store(window, sequence, first_block, ids)?;
         let core = &self.shared.core;
         let mut writer = core.writer.lock();
-        let holds = core.store(&mut writer, index, sequence, first_block, ids, None)?;
+        let holds = core.store(&mut writer, index, sequence, first_block, ids, Terms::USUAL)?;
         let held = holds.iter().flatten().copied();
         let pinned = core.pin_ids(&mut writer, index, held, lease_deadline_ns)?;
         let range = pinned.map(|pinned| self.held_range(window, index, first_block, pinned));
@@ -466,7 +542,138 @@ impl ReuseTree {
                 return Ok(Some(false));
             }
         }
+        if tier != before {
+            window.changes.updated(|| window.stored_block(slot));
+        }
         Ok(Some(true))
+    }
+
+    /// Gives a block another priority. With a duration it ends that long after `now_ns`, when
+    /// [`ReuseTree::refresh`] gives the block the default one. `false` if the tree does not hold it.
+    /// In owner mode this is the owner's business.
+    pub fn set_retention(
+        &self,
+        window: i32,
+        id: BlockId,
+        retention: Retention,
+        now_ns: u64,
+    ) -> Result<bool, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        retention.check()?;
+        let duration_ns = retention.duration_ns.filter(|_| retention.priority != DEFAULT_PRIORITY);
+        let expiry_ns = duration_ns.map(|duration_ns| now_ns.saturating_add(duration_ns));
+        let core = &self.shared.core;
+        let mut writer = core.writer.lock();
+        let window = &core.windows[index];
+        let Some(slot) = attached_id(window, id) else {
+            return Ok(false);
+        };
+        writer.expiries.set(index, id, expiry_ns)?;
+        window.set_priority(slot, retention.priority);
+        Ok(true)
+    }
+
+    /// What time does: priorities end that were given for a duration, and leases. Pins are as old as
+    /// the refreshes that they have seen.
+    pub fn refresh(&self, now_ns: u64) -> Result<Refreshed, ReuseError> {
+        let core = &self.shared.core;
+        let mut priorities_expired = 0;
+        // One block at a time: nobody waits for more.
+        while let Some(was_stored) = {
+            let mut writer = core.writer.lock();
+            writer.expiries.next(now_ns).map(|(index, id)| {
+                let window = &core.windows[index];
+                let slot = attached_id(window, id);
+                slot.into_iter().for_each(|slot| window.set_priority(slot, DEFAULT_PRIORITY));
+                slot.is_some()
+            })
+        } {
+            priorities_expired += usize::from(was_stored);
+        }
+        self.set_now(now_ns);
+        let leases_expired = self.expired_leases(now_ns)?.len();
+        let oldest_pin_age_ns = self.longest_pin_age_ns(now_ns);
+        Ok(Refreshed { priorities_expired, leases_expired, oldest_pin_age_ns })
+    }
+
+    /// Moves up to `most` events to `each`, oldest first, each once.
+    pub fn events(&self, most: usize, each: impl FnMut(Event)) {
+        self.shared.events.drain(most, each);
+    }
+
+    /// How many events wait; a gap counts as one.
+    pub fn waiting_events(&self) -> usize {
+        self.shared.events.waiting()
+    }
+
+    /// The number of the last event; 0 before the first.
+    pub fn last_event_number(&self) -> u64 {
+        self.shared.events.last_number()
+    }
+
+    /// Lists blocks that are stored, in no order: up to `most` of them, from `cursor` on, which is 0
+    /// at first and then what the call before returned; `None`: these were the last. The tree may
+    /// change between calls: whoever applies all events after [`ReuseTree::last_event_number`] of
+    /// before the first call to what was listed has what is stored.
+    pub fn stored_blocks(
+        &self,
+        window: i32,
+        cursor: u32,
+        most: usize,
+        mut each: impl FnMut(StoredBlock),
+    ) -> Result<Option<u32>, ReuseError> {
+        const AT_ONCE: usize = 32;
+        let index = self.shared.window_index(window)?;
+        let (core, window) = (&self.shared.core, &self.shared.core.windows[index]);
+        let (mut cursor, mut left) = (Some(cursor), most);
+        while let Some(from) = cursor.filter(|_| left > 0) {
+            let mut batch = [None; AT_ONCE];
+            let places = AT_ONCE.min(left);
+            {
+                let writer = core.writer.lock();
+                cursor = window.list(&writer.windows[index], from, &mut batch[..places]);
+            }
+            left -= batch.iter().flatten().count();
+            batch.into_iter().flatten().for_each(&mut each);
+        }
+        Ok(cursor)
+    }
+
+    /// The block that the tree holds at a place of a sequence.
+    pub(super) fn held_at(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        position: usize,
+    ) -> Result<Option<BlockId>, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let window = &self.shared.core.windows[index];
+        let _writer = self.shared.core.writer.lock();
+        let found = sequence.name(position).and_then(|name| window.find_alive(&name));
+        Ok(found.map(|found| window.node(found.slot).id()))
+    }
+
+    /// How a block stands, in the tree or not.
+    pub(super) fn standing(&self, window_index: usize, id: BlockId) -> Standing {
+        let _writer = self.shared.core.writer.lock();
+        self.shared.core.windows[window_index].standing(id)
+    }
+
+    /// Takes the ids of blocks whose standing changed, of one window.
+    pub(super) fn take_changed(&self, window_index: usize, each: impl FnMut(BlockId)) {
+        let core = &self.shared.core;
+        if let Some(changed) = self.shared.changed.get(window_index) {
+            core.forget_released(&mut core.writer.lock(), window_index);
+            core.account_in_turns();
+            changed.take(each);
+        }
+    }
+
+    /// Lists a block among those whose standing changed.
+    pub(super) fn note_changed(&self, window_index: usize, id: BlockId) {
+        if let Some(changed) = self.shared.changed.get(window_index) {
+            changed.tell(id);
+        }
     }
 
     /// What the tree knows of a block in it.
@@ -501,6 +708,7 @@ impl ReuseTree {
             token_count: info.token_count(),
             tier: info.tier(),
             is_protected,
+            priority: info.priority(),
         }))
     }
 

@@ -15,9 +15,12 @@
 //! Never does: lock, recurse.
 
 use super::arena::{Arena, ArenaWriter};
+use super::changes::Changes;
 use super::chunks::Chunks;
 use super::content_name::Name;
 use super::error::ReuseError;
+use super::events::StoredBlock;
+use super::free_queues::Standing;
 use super::lookup::{Lookup, LookupWriter};
 use super::node::{
     get, name_words, set, BlockFacts, BlockId, Node, NodeFacts, Slot, Tier, Word, FENCED, ORIGIN,
@@ -72,6 +75,7 @@ pub(super) struct Window {
     pub(super) protected_blocks: AtomicUsize,
     /// Not 0 when a block that left the tree lost its last pin.
     pub(super) has_released: AtomicU32,
+    pub(super) changes: Changes,
 }
 
 /// The writer's part of a window; it comes with each change.
@@ -96,6 +100,7 @@ impl Window {
         tokens: usize,
         tokens_per_block: usize,
         seed: u64,
+        changes: Changes,
     ) -> Result<(Self, WindowWriter), ReuseError> {
         let (arena, arena_writer) = Arena::new(tokens_per_block, seed.rotate_left(11))?;
         let (by_name, by_name_writer) = Lookup::new(seed)?;
@@ -112,6 +117,7 @@ impl Window {
             secondary_blocks: AtomicUsize::new(0),
             protected_blocks: AtomicUsize::new(0),
             has_released: AtomicU32::new(0),
+            changes,
         };
         let writer = WindowWriter {
             arena: arena_writer,
@@ -275,6 +281,7 @@ impl Window {
         node.attach();
         self.arena.insert_child(facts.parent, slot, None);
         self.by_name.insert(&mut writer.by_name, node.first_name_word(), slot);
+        self.tell_standing(facts.parent);
         Ok(slot)
     }
 
@@ -327,6 +334,9 @@ impl Window {
         self.by_id.insert(&mut writer.by_id, key_of_id(block.id), slot);
         self.link_hash(writer, slot, block.hash);
         self.attached_blocks.fetch_add(1, Ordering::Relaxed);
+        self.changes.stored(|| self.stored_block(slot));
+        self.tell_standing(slot);
+        self.tell_standing(facts.parent);
         Ok(slot)
     }
 
@@ -345,6 +355,7 @@ impl Window {
         node.hold();
         self.by_id.insert(&mut writer.by_id, key_of_id(id), slot);
         self.add_detached_leaf(writer, slot);
+        self.tell_standing(slot);
         Ok(slot)
     }
 
@@ -397,6 +408,7 @@ impl Window {
             set(link, ORIGIN);
         }
         self.by_name.remove(&mut writer.by_name, node.first_name_word(), slot, None);
+        self.tell_standing(parent);
         if !node.word().has_block() {
             self.arena.give_back(&mut writer.arena, slot);
             return 0;
@@ -406,6 +418,8 @@ impl Window {
             self.secondary_blocks.fetch_sub(1, Ordering::SeqCst);
         }
         self.unlink_hash(writer, slot);
+        self.changes.removed(|| self.stored_block(slot));
+        self.tell_standing(slot);
         node.detach().pins()
     }
 
@@ -413,6 +427,7 @@ impl Window {
     pub(super) fn forget(&self, writer: &mut WindowWriter, slot: Slot) {
         debug_assert!(!self.is_accounted(slot), "what is accounted for is protected");
         self.by_id.remove(&mut writer.by_id, key_of_id(self.node(slot).id()), slot, None);
+        self.tell_standing(slot);
         self.arena.give_back(&mut writer.arena, slot);
     }
 
@@ -422,6 +437,7 @@ impl Window {
             Some(parent) => {
                 let count = &self.arena.links(parent).detached_children;
                 set(count, get(count) + 1);
+                self.tell_standing(parent);
             }
             // Any other parent may be gone while the block is still there.
             None => set(&self.node(slot).parent, ORIGIN),
@@ -472,5 +488,76 @@ impl Window {
             }
         }
         self.arena.refresh_child(node.parent(), slot);
+    }
+
+    /// Gives a block that is in the tree another priority.
+    pub(super) fn set_priority(&self, slot: Slot, priority: u8) {
+        if self.node(slot).info().priority() != priority {
+            self.node(slot).set_priority(priority);
+            self.changes.updated(|| self.stored_block(slot));
+        }
+    }
+
+    // ---- telling ----
+
+    /// How a block in the tree looks from outside.
+    pub(super) fn stored_block(&self, slot: Slot) -> StoredBlock {
+        let node = self.node(slot);
+        let (info, position) = (node.info(), node.position() as usize);
+        StoredBlock {
+            window: self.tokens as i32,
+            id: node.id(),
+            hash: node.hash(),
+            parent_hash: if position == 0 { 0 } else { self.node(node.parent()).hash() },
+            position,
+            token_count: info.token_count(),
+            tier: info.tier(),
+            priority: info.priority(),
+        }
+    }
+
+    /// Fills `blocks` with those in the tree from the place `from` on; where the next begins, if any
+    /// do.
+    pub(super) fn list(
+        &self,
+        writer: &WindowWriter,
+        from: Slot,
+        blocks: &mut [Option<StoredBlock>],
+    ) -> Option<Slot> {
+        let slots = self.arena.slots(&writer.arena);
+        let mut at = from.max(slots.start);
+        // As many places are looked at as there is room, free ones too: work is bounded.
+        for block in blocks {
+            if at >= slots.end {
+                return None;
+            }
+            *block = self.node(at).word().is_alive().then(|| self.stored_block(at));
+            at += 1;
+        }
+        (at < slots.end).then_some(at)
+    }
+
+    /// How the block of this id stands, as far as pins are accounted for.
+    pub(super) fn standing(&self, id: BlockId) -> Standing {
+        let Some(slot) = self.find_id(id) else {
+            return Standing::default();
+        };
+        let links = self.arena.links(slot);
+        let is_stored = self.node(slot).word().is_attached();
+        Standing {
+            is_stored,
+            has_stored_below: is_stored && get(&links.children) != ORIGIN,
+            // What left the tree and is still known is so because it is protected.
+            is_protected: !is_stored
+                || self.is_accounted(slot)
+                || get(&links.detached_children) > 0,
+        }
+    }
+
+    /// A block stands otherwise than before; nothing for nodes without one.
+    pub(super) fn tell_standing(&self, slot: Slot) {
+        if slot != ORIGIN && self.node(slot).word().has_block() {
+            self.changes.standing(self.node(slot).id());
+        }
     }
 }

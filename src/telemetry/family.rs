@@ -45,6 +45,16 @@ impl Family {
         Self::new(name, help, Kind::Gauge, "", &[""])
     }
 
+    /// A gauge with one series for each of `label_values`, in that order.
+    pub fn gauges(
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        label_values: &'static [&'static str],
+    ) -> Self {
+        Self::new(name, help, Kind::Gauge, label, label_values)
+    }
+
     fn new(
         name: &'static str,
         help: &'static str,
@@ -65,6 +75,12 @@ impl Family {
     pub fn subtract(&self, index: usize, amount: u64) {
         debug_assert_eq!(self.kind, Kind::Gauge, "a counter only grows");
         self.values[index].fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    /// Gives a gauge a number.
+    pub fn set(&self, index: usize, value: u64) {
+        debug_assert_eq!(self.kind, Kind::Gauge, "a counter only grows");
+        self.values[index].store(value, Ordering::Relaxed);
     }
 
     /// The present number of the `index`-th series.

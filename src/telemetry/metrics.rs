@@ -36,6 +36,16 @@ pub struct Metrics {
     pub reuse_removed_blocks: Family,
     /// Evictions refused because the block was protected.
     pub reuse_evictions_busy: Family,
+    /// Owner mode: blocks that can be taken now, by [`Metrics::TIERS`].
+    pub reuse_free_blocks: Family,
+    /// Owner mode: blocks that left the tree so that one could be taken.
+    pub reuse_evicted_blocks: Family,
+    /// Owner mode: blocks that changed their tier, by [`Metrics::MOVES`].
+    pub reuse_moved_blocks: Family,
+    /// Pins whose lease had ended when the tree was refreshed last.
+    pub reuse_expired_leases: Family,
+    /// Age of the oldest live pin when the tree was refreshed last.
+    pub reuse_oldest_pin_age_ns: Family,
     /// Broadcast rounds this rank took part in, by [`Metrics::ROUND_OUTCOMES`].
     pub broadcast_rounds: Family,
     /// Requests in delivered rounds.
@@ -96,6 +106,12 @@ impl Metrics {
         "binding_incapable",
         "request_paired",
     ];
+
+    /// Label values of [`Metrics::reuse_free_blocks`], in index order.
+    pub const TIERS: &'static [&'static str] = &["primary", "secondary"];
+
+    /// Label values of [`Metrics::reuse_moved_blocks`], in index order.
+    pub const MOVES: &'static [&'static str] = &["offloaded", "onboarded"];
 
     /// Label values of [`Metrics::reuse_store_results`], in index order.
     pub const STORE_RESULTS: &'static [&'static str] = &["taken", "duplicate", "returned"];
@@ -198,6 +214,30 @@ impl Metrics {
                 "kvhints_reuse_evictions_busy_total",
                 "Evictions refused because the block was protected.",
             ),
+            reuse_free_blocks: Family::gauges(
+                "kvhints_reuse_free_blocks",
+                "Blocks that the library can hand out, by tier (owner mode).",
+                "tier",
+                Self::TIERS,
+            ),
+            reuse_evicted_blocks: Family::counter(
+                "kvhints_reuse_evicted_blocks_total",
+                "Blocks that left a reuse tree so that one could be handed out (owner mode).",
+            ),
+            reuse_moved_blocks: Family::counters(
+                "kvhints_reuse_moved_blocks_total",
+                "Blocks that changed between primary and secondary memory (owner mode).",
+                "move",
+                Self::MOVES,
+            ),
+            reuse_expired_leases: Family::gauge(
+                "kvhints_reuse_expired_leases",
+                "Live pins whose lease had ended at the last refresh.",
+            ),
+            reuse_oldest_pin_age_ns: Family::gauge(
+                "kvhints_reuse_oldest_pin_age_ns",
+                "Age of the oldest live pin at the last refresh, in nanoseconds.",
+            ),
             broadcast_rounds: Family::counters(
                 "kvhints_broadcast_rounds_total",
                 "Broadcast rounds this rank took part in, by outcome.",
@@ -270,7 +310,7 @@ impl Metrics {
         Ok(text)
     }
 
-    fn families(&self) -> [&Family; 27] {
+    fn families(&self) -> [&Family; 32] {
         [
             &self.hints_ignored,
             &self.signatures_refused,
@@ -286,6 +326,11 @@ impl Metrics {
             &self.reuse_store_results,
             &self.reuse_removed_blocks,
             &self.reuse_evictions_busy,
+            &self.reuse_free_blocks,
+            &self.reuse_evicted_blocks,
+            &self.reuse_moved_blocks,
+            &self.reuse_expired_leases,
+            &self.reuse_oldest_pin_age_ns,
             &self.broadcast_rounds,
             &self.broadcast_requests,
             &self.broadcast_bytes,
