@@ -234,7 +234,7 @@ impl Pair {
             assert!(ids.is_empty(), "a hit was not pinned");
             return false;
         };
-        assert_eq!(range.ids().collect::<Vec<_>>(), ids);
+        assert_eq!(range.ids().expect("its ids").collect::<Vec<_>>(), ids);
         let protected = self.model.pools[window].tree.pin(ids);
         self.pins.push((range, window, protected));
         true
