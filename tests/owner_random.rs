@@ -686,7 +686,7 @@ fn index<T>(which: usize, all: &[T]) -> Option<usize> {
 #[test]
 fn the_owner_does_what_the_model_does() {
     let outcomes = RefCell::new(BTreeMap::<&str, usize>::new());
-    let cases = if cfg!(debug_assertions) { 1000 } else { 6000 };
+    let cases = if cfg!(debug_assertions) { 500 } else { 5000 };
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let histories = prop::collection::vec(operations(), 1..120);

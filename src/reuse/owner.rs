@@ -147,7 +147,7 @@ impl Owner {
             pools.push(Pool::new(*window, index, tokens_per_block, (primary, secondary))?);
         }
         // A host that makes no copies gets no blocks in the end; never more memory.
-        let copies = Copies::new(all.saturating_mul(pools.len()).saturating_mul(4).max(64));
+        let copies = Copies::new(all.saturating_mul(pools.len()).saturating_mul(4).max(1024));
         let mut state = State { pools, copies, now_ns: 0 };
         state.learn(&tree);
         observer.owner_changed(&OwnerStatistics::default(), &state.statistics());
