@@ -38,7 +38,10 @@ TEST_F(ReuseTree, ModesAndWindowsAreChecked) {
   };
   static const int32_t twice[] = {0, 8, 8}, negative[] = {-1}, good[] = {0, 8};
   EXPECT_EQ(create([](auto &params) { params.mode = 0; }), KVH_ERR_INVALID_ARGUMENT);
-  EXPECT_EQ(create([](auto &params) { params.mode = KVH_REUSE_MODE_OWNER; }), KVH_ERR_UNSUPPORTED);
+  EXPECT_EQ(create([](auto &params) { params.mode = KVH_REUSE_MODE_OWNER; }), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(create([](auto &params) { params.mode = KVH_REUSE_MODE_OWNER, params.primary_blocks = 1; }), KVH_OK);
+  EXPECT_EQ(create([](auto &params) { params.primary_blocks = 1; }), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(create([](auto &params) { params.event_capacity = SIZE_MAX; }), KVH_ERR_LIMIT);
   EXPECT_EQ(create([](auto &params) { params.mode = 3; }), KVH_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(create([](auto &params) { params.tokens_per_block = 0; }), KVH_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(create([](auto &params) { params.primary_blocks = -1; }), KVH_ERR_INVALID_ARGUMENT);

@@ -1921,13 +1921,15 @@ kvh_status_t kvh_reuse_tree_refresh(const kvh_reuse_tree_t *tree,
 // Admits a request: finds what is stored of its prompt in every window, and gives it a block for
 // each of its blocks. Full blocks are shared. A block that matches partly is taken over where nobody
 // else has use for it; else its bytes are copied. Blocks in secondary memory are brought back. Make
-// the copies first: see kvh_reuse_tree_copies. *matched_tokens_out says how many leading tokens need
-// no computing. KVH_BUSY: not enough blocks are free, and nothing changed.
+// the copies first: see kvh_reuse_tree_copies. KVH_BUSY: not enough blocks are free, and nothing
+// changed.
 KVH_MUST_USE
 kvh_status_t kvh_request_add(const kvh_reuse_tree_t *tree,
                              const kvh_request_params_t *params,
-                             size_t *matched_tokens_out,
                              kvh_request_t **request_out);
+
+// How many leading tokens of the prompt need no computing; 0 for NULL.
+size_t kvh_request_matched_tokens(const kvh_request_t *request);
 
 // A request's blocks of one window, in the order of the sequence. *first_block_out is the place of
 // the first of them: not 0 where a sliding window has passed blocks. The count is written on

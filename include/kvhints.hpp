@@ -8,6 +8,7 @@
 
 #include "kvhints.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -414,13 +415,20 @@ class BlockRange {
 // Which policy a range is pinned or fetched with: all of it, or the longest prefix there is.
 enum class Policy : std::uint32_t { strict = KVH_RANGE_STRICT, best_effort = KVH_RANGE_BEST_EFFORT };
 
-// Which blocks this worker holds, by content. The host decides what to evict.
+// Which blocks this worker holds, by content. The host decides what to evict; or, in owner mode, the
+// library, which then hands blocks out to requests.
 class ReuseTree {
  public:
   ReuseTree(const Context &context, std::uint32_t tokens_per_block) {
     auto params = sized<kvh_reuse_tree_params_t>();
     params.tokens_per_block = tokens_per_block;
     params.mode = KVH_REUSE_MODE_ARBITER;
+    kvh_reuse_tree_t *tree = nullptr;
+    check(kvh_reuse_tree_create(context.get(), &params, &tree));
+    handle_.reset(tree);
+  }
+  // With all parameters: owner mode, windows, events.
+  ReuseTree(const Context &context, const kvh_reuse_tree_params_t &params) {
     kvh_reuse_tree_t *tree = nullptr;
     check(kvh_reuse_tree_create(context.get(), &params, &tree));
     handle_.reset(tree);
@@ -459,10 +467,89 @@ class ReuseTree {
     }
     return BlockRange(range);
   }
+  // Events that wait, oldest first, each once.
+  std::vector<kvh_reuse_event_t> events() const {
+    std::size_t count = 0;
+    check(kvh_reuse_tree_events(get(), nullptr, 0, &count));
+    std::vector<kvh_reuse_event_t> events(count, sized<kvh_reuse_event_t>());
+    check(kvh_reuse_tree_events(get(), events.data(), events.size(), &count));
+    events.resize(count);
+    return events;
+  }
+  // Owner mode: the copies to make, in their order; then copied().
+  std::vector<kvh_block_copy_t> copies() const {
+    std::size_t count = 0;
+    check(kvh_reuse_tree_copies(get(), nullptr, 0, &count));
+    std::vector<kvh_block_copy_t> copies(count, sized<kvh_block_copy_t>());
+    check(kvh_reuse_tree_copies(get(), copies.data(), copies.size(), &count));
+    copies.resize(std::min(count, copies.size()));
+    return copies;
+  }
+  void copied(std::size_t count) const { check(kvh_reuse_tree_copied(get(), count)); }
+  // Owner mode: blocks of a window that can be taken from a tier (KVH_TIER_*).
+  std::size_t free_count(std::uint32_t tier, std::int32_t window = KVH_WINDOW_FULL) const {
+    std::size_t count = 0;
+    check(kvh_reuse_tree_free_count(get(), window, tier, &count));
+    return count;
+  }
+  // Once an iteration: priorities and leases end.
+  kvh_reuse_tree_refreshed_t refresh() const {
+    auto refreshed = sized<kvh_reuse_tree_refreshed_t>();
+    check(kvh_reuse_tree_refresh(get(), &refreshed));
+    return refreshed;
+  }
   kvh_reuse_tree_t *get() const noexcept { return handle_.get(); }
 
  private:
   detail::Handle<kvh_reuse_tree_t, kvh_reuse_tree_destroy> handle_;
+};
+
+// The blocks of one request in owner mode. Given back, not stored, when it goes without finish().
+class Request {
+ public:
+  // Nothing when not enough blocks are free.
+  static std::optional<Request> add(const ReuseTree &tree, const Sequence &prompt,
+                                    View<kvh_retention_range_t> retention = {}) {
+    auto params = sized<kvh_request_params_t>();
+    params.sequence = prompt.get();
+    params.max_matched_tokens = SIZE_MAX;
+    params.retention = retention.data();
+    params.retention_count = retention.size();
+    kvh_request_t *request = nullptr;
+    if (check(kvh_request_add(tree.get(), &params, &request)) == KVH_BUSY) {
+      return std::nullopt;
+    }
+    return Request(request);
+  }
+
+  // Leading tokens that need no computing.
+  std::size_t matched_tokens() const noexcept { return kvh_request_matched_tokens(get()); }
+  // The blocks of a window, in the order of the sequence.
+  std::vector<std::int32_t> ids(std::int32_t window = KVH_WINDOW_FULL) const {
+    std::size_t first_block = 0, count = 0;
+    check(kvh_request_blocks(get(), window, &first_block, nullptr, 0, &count));
+    std::vector<std::int32_t> ids(count);
+    check(kvh_request_blocks(get(), window, &first_block, ids.data(), ids.size(), &count));
+    return ids;
+  }
+  // Room for more tokens; false when not enough blocks are free.
+  bool grow(std::size_t token_count, std::int32_t priority = KVH_PRIORITY_DEFAULT) {
+    return check(kvh_request_grow(get(), token_count, priority, 0)) == KVH_OK;
+  }
+  // Stores the full blocks of the first token_count tokens and goes on.
+  void store_context(const Sequence &sequence, std::size_t token_count) const {
+    check(kvh_request_store_context(get(), sequence.get(), token_count));
+  }
+  // Stores the first token_count tokens' blocks and gives all back.
+  void finish(const Sequence &sequence, std::size_t token_count) {
+    check(kvh_request_finish(get(), sequence.get(), token_count));
+  }
+  kvh_request_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  explicit Request(kvh_request_t *handle) noexcept : handle_(handle) {}
+
+  detail::Handle<kvh_request_t, kvh_request_destroy> handle_;
 };
 
 // Which actions a backend family supports.

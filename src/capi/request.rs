@@ -90,18 +90,17 @@ unsafe impl Params for kvh_request_params_t {
 /// Admits a request: finds what is stored of its prompt in every window, and gives it a block for
 /// each of its blocks. Full blocks are shared. A block that matches partly is taken over where nobody
 /// else has use for it; else its bytes are copied. Blocks in secondary memory are brought back. Make
-/// the copies first: see kvh_reuse_tree_copies. *matched_tokens_out says how many leading tokens need
-/// no computing. KVH_BUSY: not enough blocks are free, and nothing changed.
+/// the copies first: see kvh_reuse_tree_copies. KVH_BUSY: not enough blocks are free, and nothing
+/// changed.
 ///
 /// # Safety
 /// `tree` is a live tree; `params` points at a parameter struct whose sequence is live and whose
-/// array is as long as it says; `matched_tokens_out` and `request_out` are writable.
+/// array is as long as it says; `request_out` is writable.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvh_request_add(
     tree: *const kvh_reuse_tree_t,
     params: *const kvh_request_params_t,
-    matched_tokens_out: *mut usize,
     request_out: *mut *mut kvh_request_t,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
@@ -109,7 +108,6 @@ pub unsafe extern "C" fn kvh_request_add(
         on_owner(tree, |owner, object| {
             let params = args::read_params(params)?;
             let sequence = sequence::borrowed(params.sequence)?;
-            let matched_tokens_out = args::out(matched_tokens_out)?;
             let request_out = args::out(request_out)?;
             let ranges = retention_ranges(args::slice(params.retention, params.retention_count)?)?;
             let request = owner.add(&RequestParams {
@@ -117,7 +115,6 @@ pub unsafe extern "C" fn kvh_request_add(
                 max_matched_tokens: params.max_matched_tokens,
                 retention: &ranges,
             })?;
-            matched_tokens_out.write(request.matched_tokens());
             let context = Arc::clone(&object.context);
             request_out.write(handle::give(RequestObject { request, context }));
             Ok(())
@@ -172,6 +169,16 @@ unsafe fn change_request(
         Ok(RequestObject { request, context }) => guard::with_context(context, || body(request)),
         Err(status) => status as kvh_status_t,
     }
+}
+
+/// How many leading tokens of the prompt need no computing; 0 for NULL.
+///
+/// # Safety
+/// `request` is NULL or a live request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_request_matched_tokens(request: *const kvh_request_t) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { handle::get(request) }.map_or(0, |object| object.request.matched_tokens())
 }
 
 /// A request's blocks of one window, in the order of the sequence. *first_block_out is the place of
