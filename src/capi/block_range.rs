@@ -215,6 +215,23 @@ pub unsafe extern "C" fn kvh_block_range_tiers(
     }
 }
 
+/// The slot of its tier's pool that each block lies in, in the same order and by the same rules as
+/// kvh_block_range_ids. In arbiter mode these are the ids. A pinned block stays where it is.
+///
+/// # Safety
+/// `range` is a live range; `slots` has room for `capacity` values; `count_out` is writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_block_range_slots(
+    range: *const kvh_block_range_t,
+    slots: *mut u32,
+    capacity: usize,
+    count_out: *mut usize,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe { on_range(range, |range| copy_each(range.slots()?, slots, capacity, count_out)) }
+}
+
 /// A call on a range.
 ///
 /// # Safety

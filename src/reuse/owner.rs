@@ -139,12 +139,14 @@ impl Owner {
         let limit = MAX_OWNED_BLOCKS;
         let all = all.ok_or(ReuseError::Limit { what: "blocks of a window", limit })?;
         let observer = Arc::clone(&config.observer);
-        let tree = ReuseTree::noting(config, Noted { event_capacity, owned_blocks: all })?;
+        let tree = ReuseTree::noting(config, Noted { event_capacity, owned: blocks })?;
         let mut pools = Vec::new();
         pools.try_reserve_exact(tree.windows().len())?;
         for (index, window) in tree.windows().iter().enumerate() {
             let tokens_per_block = tree.tokens_per_block();
-            pools.push(Pool::new(*window, index, tokens_per_block, (primary, secondary))?);
+            if let Some(slots) = tree.slots(index) {
+                pools.push(Pool::new(*window, index, tokens_per_block, blocks, slots)?);
+            }
         }
         // A host that makes no copies gets no blocks in the end; never more memory.
         let copies = Copies::new(all.saturating_mul(pools.len()).saturating_mul(4).max(1024));

@@ -8,10 +8,13 @@
 //! A pin that comes between looking and taking is seen by the tree, which answers *busy*: such a
 //! block is passed over.
 
+use std::sync::Arc;
+
 use super::copies::{BlockCopy, Copies, CopyReason};
 use super::error::ReuseError;
 use super::free_queues::{FreeQueues, Retention};
 use super::node::{BlockId, Tier};
+use super::owner::OwnedBlocks;
 use super::slots::{Place, Slots};
 use super::tree::{Evicted, ReuseTree};
 
@@ -47,9 +50,8 @@ pub(super) struct Pool {
     /// The window's place in the tree.
     index: usize,
     tokens_per_block: usize,
-    primary: usize,
     pub(super) queues: FreeQueues,
-    slots: Slots,
+    slots: Arc<Slots>,
     /// By id: how many use it.
     users: Vec<u32>,
     /// By id: how many copies into its slot the host has not made yet.
@@ -64,7 +66,8 @@ impl Pool {
         window: i32,
         index: usize,
         tokens_per_block: usize,
-        (primary, secondary): (usize, usize),
+        OwnedBlocks { primary, secondary }: OwnedBlocks,
+        slots: Arc<Slots>,
     ) -> Result<Self, ReuseError> {
         let zeros = |count: usize| -> Result<Vec<u32>, ReuseError> {
             let mut zeros = Vec::new();
@@ -76,9 +79,8 @@ impl Pool {
             window,
             index,
             tokens_per_block,
-            primary,
             queues: FreeQueues::new(primary, secondary)?,
-            slots: Slots::new(primary, secondary)?,
+            slots,
             users: zeros(primary + secondary)?,
             waiting: zeros(primary + secondary)?,
             passed_over: Vec::new(),
@@ -389,7 +391,7 @@ impl Pool {
     /// with nobody pinning.
     pub(super) fn verify(&self, tree: &ReuseTree) -> Result<(), String> {
         self.queues.verify()?;
-        self.slots.verify(self.primary)?;
+        self.slots.verify()?;
         for (index, users) in self.users.iter().enumerate() {
             let id = index as BlockId;
             if self.queues.is_free(id) != (*users == 0) {

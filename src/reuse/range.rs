@@ -141,6 +141,13 @@ impl BlockRange {
         Ok(self.blocks()?.iter().map(|block| block.tier))
     }
 
+    /// The slot of its tier's memory that each block lies in, oldest first: in owner mode not the
+    /// number of its id once blocks were offloaded. A pinned block stays where it is.
+    pub fn slots(&self) -> Result<impl ExactSizeIterator<Item = u32> + '_, ReuseError> {
+        let slot_of = |block: &RangeBlock| self.tree.slot_of(self.window_index, block.id);
+        Ok(self.blocks()?.iter().map(slot_of))
+    }
+
     /// How many leading tokens of the last block count; 0 if all of it does.
     pub fn tail_tokens(&self) -> usize {
         self.tail_tokens

@@ -19,11 +19,12 @@ use super::free_queues::{Retention, Standing, DEFAULT_PRIORITY};
 use super::leave::Protection;
 use super::matching::Prefix;
 use super::node::{BlockId, Slot, Tier};
-use super::owner::OwnerStatistics;
+use super::owner::{OwnedBlocks, OwnerStatistics};
 use super::pin::PinId;
 use super::range::{BlockRange, RangeBlock, Source};
 use super::sendable::Sendable;
 use super::sequence::{Sequence, MAX_TOKENS_PER_BLOCK};
+use super::slots::Slots;
 use super::store::Terms;
 use super::verify;
 use super::window::{Found, Window};
@@ -57,8 +58,8 @@ pub struct ReuseTreeConfig<'a> {
 pub struct Noted {
     /// Events kept for [`ReuseTree::events`], at most [`super::MAX_EVENTS`]; 0: none.
     pub(super) event_capacity: usize,
-    /// Owner mode: the ids below this one are noted when their standing changes.
-    pub(super) owned_blocks: usize,
+    /// Owner mode: the blocks whose standing is noted when it changes, and where they lie.
+    pub(super) owned: OwnedBlocks,
 }
 
 impl Noted {
@@ -205,6 +206,7 @@ pub(super) struct Shared {
     events: Arc<Events>,
     /// In owner mode; in the order of `window_tokens`.
     changed: Vec<Arc<ChangedBlocks>>,
+    slots: Vec<Arc<Slots>>,
     pub(super) core: Core,
 }
 
@@ -212,6 +214,14 @@ impl Shared {
     fn window_index(&self, window: i32) -> Result<usize, ReuseError> {
         let position = self.window_tokens.iter().position(|tokens| *tokens == window);
         position.ok_or(ReuseError::UnknownWindow { window })
+    }
+
+    /// The slot of a block's memory: in arbiter mode that is its id's number.
+    pub(super) fn slot_of(&self, window_index: usize, id: BlockId) -> u32 {
+        match self.slots.get(window_index) {
+            Some(slots) if slots.contains(id) => slots.place(id).slot,
+            _ => id as u32,
+        }
     }
 
     fn check(&self, sequence: &Sequence) -> Result<(), ReuseError> {
@@ -310,10 +320,12 @@ impl ReuseTree {
             }
         }
         let events = Arc::new(Events::new(noted.event_capacity)?);
-        let mut changed = Vec::new();
-        if noted.owned_blocks > 0 {
+        let (mut changed, mut slots) = (Vec::new(), Vec::new());
+        let OwnedBlocks { primary, secondary } = noted.owned;
+        if primary > 0 {
             for _ in &window_tokens {
-                changed.push(Arc::new(ChangedBlocks::new(noted.owned_blocks)?));
+                changed.push(Arc::new(ChangedBlocks::new(primary + secondary)?));
+                slots.push(Arc::new(Slots::new(primary, secondary)?));
             }
         }
         let changes = |index: usize| Changes {
@@ -327,6 +339,7 @@ impl ReuseTree {
             reported: Mutex::new(TreeStatistics::default()),
             events,
             changed,
+            slots,
             core,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -667,6 +680,11 @@ impl ReuseTree {
             core.account_in_turns();
             changed.take(each);
         }
+    }
+
+    /// Owner mode: where a window's blocks lie.
+    pub(super) fn slots(&self, window_index: usize) -> Option<Arc<Slots>> {
+        self.shared.slots.get(window_index).map(Arc::clone)
     }
 
     /// Lists a block among those whose standing changed.

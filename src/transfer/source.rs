@@ -183,12 +183,17 @@ impl Source {
         };
         // The tree may know blocks that are not in this memory: they cannot be sent.
         let pool = &self.pool;
-        let (Ok(ids), Ok(block_hashes)) = (range.ids(), range.block_hashes()) else {
+        let (Ok(slots), Ok(block_hashes)) = (range.slots(), range.block_hashes()) else {
             // No memory for the answer: later perhaps.
             self.refuse(transport, peer, key, RefuseReason::Busy);
             return;
         };
-        let ids: Vec<i32> = ids.skip(skipped).take_while(|id| pool.contains(*id)).collect();
+        // Memory is looked up by slot: a block that was offloaded and came back has another one.
+        let ids: Vec<i32> = slots
+            .map(|slot| i32::try_from(slot).unwrap_or(-1))
+            .skip(skipped)
+            .take_while(|id| pool.contains(*id))
+            .collect();
         let is_enough = match request.policy {
             Policy::Strict => ids.len() == wanted,
             Policy::BestEffort => !ids.is_empty(),
