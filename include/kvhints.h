@@ -1806,6 +1806,14 @@ kvh_status_t kvh_block_range_tiers(const kvh_block_range_t *range,
                                    size_t capacity,
                                    size_t *count_out);
 
+// The slot of its tier's pool that each block lies in, in the same order and by the same rules as
+// kvh_block_range_ids. In arbiter mode these are the ids. A pinned block stays where it is.
+KVH_MUST_USE
+kvh_status_t kvh_block_range_slots(const kvh_block_range_t *range,
+                                   uint32_t *slots,
+                                   size_t capacity,
+                                   size_t *count_out);
+
 // Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE, and nothing changed,
 // when it was released before, here or by kvh_reuse_tree_unpin.
 KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);

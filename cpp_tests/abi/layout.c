@@ -41,6 +41,23 @@ AT(kvh_communicator_ops_t, rank, 16);
 AT(kvh_communicator_ops_t, broadcast, 24);
 AT(kvh_communicator_ops_t, min_reduce, 48);
 AT(kvh_communicator_ops_t, destroy, 56);
+AT(kvh_reuse_tree_params_t, secondary_blocks, 36);
+AT(kvh_reuse_tree_params_t, event_capacity, 40);
+AT(kvh_reuse_tree_statistics_t, evictions_busy, 72);
+AT(kvh_reuse_tree_statistics_t, free_primary_blocks, 80);
+AT(kvh_block_state_t, is_protected, 36);
+AT(kvh_block_state_t, priority, 40);
+SIZE(kvh_retention_range_t, 32);
+AT(kvh_retention_range_t, priority, 16);
+AT(kvh_retention_range_t, duration_ns, 24);
+AT(kvh_request_params_t, retention_count, 32);
+AT(kvh_reuse_event_t, kind, 16);
+AT(kvh_reuse_event_t, block_hash, 32);
+AT(kvh_reuse_event_t, lost_events, 64);
+AT(kvh_stored_block_t, block_id, 32);
+AT(kvh_block_copy_t, reason, 16);
+AT(kvh_block_copy_t, token_count, 36);
+AT(kvh_reuse_tree_refreshed_t, oldest_pin_age_ns, 24);
 
 int main(void) {
   /* The library that was loaded is the one that this header describes. */
