@@ -1814,8 +1814,8 @@ kvh_status_t kvh_block_range_slots(const kvh_block_range_t *range,
                                    size_t capacity,
                                    size_t *count_out);
 
-// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE, and nothing changed,
-// when it was released before, here or by kvh_reuse_tree_unpin.
+// Releases the range's pin; what was asked of the range before can be asked again. KVH_ERR_STATE,
+// and nothing changed, when it was released before, here or by kvh_reuse_tree_unpin.
 KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);
 
 // Destroys the range, releasing its pin unless that was done before. NULL is fine.

@@ -69,6 +69,7 @@ impl Core {
         let kind = Kind::of_traits(sequence.traits());
         let storing = Storing { window, sequence, kind, terms };
         self.forget_released(writer, window);
+        self.make_room(writer, &storing, first, ids)?;
         if let Some(fence) = terms.fence {
             // Before any block: a reader that finds none to wait for looks at no block.
             self.last_fence.fetch_max(fence, Ordering::SeqCst);
@@ -128,7 +129,7 @@ impl Core {
             }
         }
         let uses_extra_ids = sequence.traits().uses_extra_ids;
-        let is_fenced = storing.fence.is_some();
+        let is_fenced = storing.terms.fence.is_some();
         let writer = &mut writer.windows[storing.window];
         window.reserve_all(writer, room, uses_extra_ids, is_fenced)
     }
