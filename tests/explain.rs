@@ -1,8 +1,8 @@
 //! Explanations: that they agree with admission everywhere, name the rule that decided by the slow
 //! reference, and find the place. Nothing of a hint is in their words.
 
-#[path = "../fuzz/targets/input.rs"]
-mod input;
+#[path = "../fuzz/checks/bytes.rs"]
+mod bytes;
 mod reference;
 
 use std::collections::BTreeMap;
@@ -235,7 +235,7 @@ fn the_fuzz_corpus_and_what_is_made_of_it_is_explained_by_the_rule_of_the_refere
     let mut seen: BTreeMap<Option<Rule>, usize> = BTreeMap::new();
     for turn in 0..inputs.len() + 4_000 {
         let data = inputs.get(turn).cloned().unwrap_or_else(|| random.made(&inputs));
-        let (raw, trusted) = input::prepared(&data);
+        let (raw, trusted) = bytes::prepared(&data);
         *seen.entry(check_against_reference(&raw, trusted, &mut shared)).or_default() += 1;
         // The same bytes taken for MessagePack, which they mostly are not.
         check_agreement(&raw, TRUSTED, false, &mut shared);
