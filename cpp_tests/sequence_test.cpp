@@ -26,6 +26,33 @@ TEST(Sequence, HashesAreTheBatchManagers) {
             (std::vector<uint64_t>{733356887393045u, 6310903394565074474u, 12323969022835443604u}));
 }
 
+std::string hex(const kvh_name_t &name) {
+  std::string text;
+  for (uint8_t byte : name.bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+TEST(Sequence, NamesAreThoseOfTheProtocolHoweverItGrows) {
+  std::vector<int32_t> all = tokens(0, 10);
+  kvh_sequence_params_t params = sequence_params(all);
+  params.namespace_bytes = {reinterpret_cast<const uint8_t *>("model-a"), 7};
+  params.token_count = 3;
+  kvh_sequence_t *created = nullptr;
+  ASSERT_EQ(kvh_sequence_create(&params, &created), KVH_OK);
+  Sequence sequence(created);
+  ASSERT_EQ(kvh_sequence_append(sequence.get(), all.data() + 3, nullptr, 7, nullptr, 0), KVH_OK);
+  kvh_name_t names[3];
+  size_t count = 0;
+  ASSERT_EQ(kvh_sequence_block_names(sequence.get(), names, 3, &count), KVH_OK);
+  ASSERT_EQ(count, 3u);
+  EXPECT_EQ(hex(names[0]), "cb850dfff7c1dcb628a338430a1375a1034d9c3eda0a01c356df7e0871ad8b6e");
+  EXPECT_EQ(hex(names[1]), "79372be0125ce24fffb8e78a30977c1a036ac5c33a9e467f4dd7d2e3278129c5");
+  EXPECT_EQ(hex(names[2]), "187b2cd006777079feb72a32eda0d3bc28e072ce025d04efded03c14cd8092e6");
+}
+
 TEST(Sequence, GrowsAndCountsAPartialTail) {
   Sequence sequence = reuse_support::sequence({});
   EXPECT_EQ(kvh_sequence_block_count(sequence.get()), 0u);

@@ -704,7 +704,7 @@ typedef struct kvh_sequence_params {
 
 // A block's content name. Frozen.
 typedef struct kvh_name {
-  // A SHA-256 digest.
+  // A state of SHA-256.
   uint8_t bytes[32];
 } kvh_name_t;
 

@@ -50,6 +50,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "src/capi/",
     "src/hint/scan/lanes.rs",
     "src/hint/scan/grammar.rs",
+    "src/reuse/sha_ni.rs",
     "src/broadcast/mpi/",
     "src/transfer/ucx/",
     "src/transfer/transport.rs",

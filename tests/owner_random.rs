@@ -182,11 +182,14 @@ struct Live {
     prompt: Prompt,
 }
 
+/// Ids that a request holds, window by window.
+type HeldBlocks = Vec<(usize, Vec<i32>)>;
+
 struct Pair {
     owner: Owner,
     model: Manager,
     requests: Vec<Live>,
-    request_pins: Vec<(RequestPin, Vec<(usize, Vec<i32>)>)>,
+    request_pins: Vec<(RequestPin, HeldBlocks)>,
     /// Live ranges: window, ids that the model protects for it.
     pins: Vec<(BlockRange, usize, Vec<i32>)>,
     /// Blocks claimed one by one.

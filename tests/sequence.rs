@@ -174,6 +174,63 @@ fn each_block_has_the_multimodal_keys_of_its_own_tokens() {
 }
 
 #[test]
+fn an_image_in_one_block_leaves_the_keys_of_all_others_alone() {
+    // Each block's identity follows from its parent's: with the parent's given, only its own keys
+    // count. Two prompts that differ in one block's image have the same blocks before it, and others
+    // from there on; and so it is for each block, wherever the images of the others lie.
+    let tokens: Vec<i32> = (0..64).collect();
+    let run = |block: u32, hash: u8| MmItem {
+        hash: [hash; 32],
+        start: 4 * block + 1,
+        length: 2,
+        item_offset: 0,
+    };
+    let identities = |items: &[MmItem]| {
+        let params = SequenceParams { mm_items: items, ..params(&tokens) };
+        identities(&Sequence::new(&params).expect("a good sequence"))
+    };
+    let everywhere: Vec<MmItem> = (0..16).map(|block| run(block, 1)).collect();
+    let before = identities(&everywhere);
+    for block in 0..16 {
+        let mut changed = everywhere.clone();
+        changed[block] = run(block as u32, 2);
+        let after = identities(&changed);
+        assert_eq!(before[..block], after[..block], "block {block}");
+        let differ = |at: usize| before[at].0 != after[at].0 && before[at].1 != after[at].1;
+        assert!((block..16).all(differ), "block {block}");
+    }
+}
+
+#[test]
+fn images_that_come_later_leave_the_blocks_that_were_there_alone() {
+    let image = |start, length| MmItem { hash: [8; 32], start, length, item_offset: 0 };
+    for tokens_per_block in [4, 16] {
+        let tokens: Vec<i32> = (0..200).collect();
+        let empty = SequenceParams { tokens_per_block, ..Default::default() };
+        let mut grown = Sequence::new(&empty).expect("an empty sequence");
+        let mut before = Vec::new();
+        let mut items = Vec::new();
+        for (from, to) in [(0, 50), (50, 51), (51, 130), (130, 131), (131, 200)] {
+            // Over all but the first of the tokens that come, in two runs of one item.
+            let mut new = Vec::new();
+            if to - from > 2 {
+                new = vec![image(from + 1, 1), image(from + 2, to - from - 2)];
+            }
+            let piece = &tokens[from as usize..to as usize];
+            grown.append(piece, &[], &new).expect("a good piece");
+            items.extend(new);
+            let full = grown.full_block_count();
+            let now = identities(&grown);
+            assert_eq!(now[..before.len()], before, "{from}..{to}");
+            before = now[..full].to_vec();
+        }
+        let whole = SequenceParams { tokens: &tokens, mm_items: &items, ..empty };
+        let whole = Sequence::new(&whole).expect("a good sequence");
+        assert_eq!(identities(&grown), identities(&whole));
+    }
+}
+
+#[test]
 fn debug_text_shows_no_tokens() {
     let sequence = Sequence::new(&params(&[424_242, 434_343])).expect("a good sequence");
     let text = format!("{sequence:?}");

@@ -102,7 +102,7 @@ pub struct kvh_mm_item_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvh_name_t {
-    /// A SHA-256 digest.
+    /// A state of SHA-256.
     pub bytes: [u8; 32],
 }
 

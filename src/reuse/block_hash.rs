@@ -8,12 +8,13 @@ use super::multimodal::MmKeys;
 /// Hash of the root, the parent of each first block.
 pub(super) const ROOT: u64 = 0;
 
-const GOLDEN: u32 = 0x9e37_79b9;
+pub(super) const GOLDEN: u32 = 0x9e37_79b9;
+pub(super) const SCRAMBLE_FACTOR: u32 = 0x045d_9f3b;
 
 /// Spreads a 32-bit value into `seed`.
 fn mix32(mut value: u32, seed: u64) -> u64 {
     for _ in 0..2 {
-        value = ((value >> 16) ^ value).wrapping_mul(0x045d_9f3b);
+        value = ((value >> 16) ^ value).wrapping_mul(SCRAMBLE_FACTOR);
     }
     value = ((value >> 16) ^ value).wrapping_add(GOLDEN);
     combine(u64::from(value), seed)
@@ -27,7 +28,9 @@ fn mix64(mut value: u64, seed: u64) -> u64 {
     combine(value.wrapping_add(u64::from(GOLDEN)), seed)
 }
 
-fn combine(value: u64, seed: u64) -> u64 {
+/// The step of the hash that waits for the one before.
+#[inline]
+pub(super) fn combine(value: u64, seed: u64) -> u64 {
     seed ^ value.wrapping_add(seed << 6).wrapping_add(seed >> 2)
 }
 
@@ -42,13 +45,29 @@ pub(super) struct HashInput<'a> {
     pub(super) mm_keys: MmKeys<'a>,
 }
 
+/// The seed of a block of so many tokens, before its first one.
+#[inline]
+pub(super) fn begin(parent: u64, token_count: usize, salt: Option<u64>) -> u64 {
+    let seed = token_count as u64 ^ parent.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    match (parent, salt) {
+        (ROOT, Some(salt)) => mix64(salt, seed),
+        // Later blocks inherit the salt through their parent.
+        _ => seed,
+    }
+}
+
+/// What follows the tokens, before multimodal keys.
+#[inline]
+pub(super) fn end(seed: u64, lora_id: Option<u64>) -> u64 {
+    match lora_id {
+        Some(lora_id) => mix64(lora_id, seed),
+        None => seed,
+    }
+}
+
 /// The hash of a block whose parent's hash is `parent`.
 pub(super) fn block_hash(parent: u64, block: &HashInput<'_>) -> u64 {
-    let mut seed = block.tokens.len() as u64 ^ parent.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    // Later blocks inherit the salt through their parent.
-    if let (ROOT, Some(salt)) = (parent, block.salt) {
-        seed = mix64(salt, seed);
-    }
+    let mut seed = begin(parent, block.tokens.len(), block.salt);
     match block.extra_ids {
         None => {
             for token in block.tokens {
@@ -61,9 +80,7 @@ pub(super) fn block_hash(parent: u64, block: &HashInput<'_>) -> u64 {
             }
         }
     }
-    if let Some(lora_id) = block.lora_id {
-        seed = mix64(lora_id, seed);
-    }
+    seed = end(seed, block.lora_id);
     for key in block.mm_keys.iter() {
         for word in key.item_hash.chunks_exact(4) {
             let word = u32::from_le_bytes(word.try_into().expect("chunks of four bytes"));

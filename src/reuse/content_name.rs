@@ -1,13 +1,18 @@
 //! Content names: what decides whether two blocks are the same, on this worker and on others.
 //!
-//! The encoding is part of the wire protocol and written down, with vectors, in
-//! `docs/protocol.md`, section *Content names*. A change of it is a new version of the two tags.
+//! A name is one step of SHA-256 over the parent's name and the digest of the block's own key. The
+//! encoding, and why equal names mean equal blocks, is part of the wire protocol and written down,
+//! with vectors, in `docs/protocol.md`, section *Content names*. A change of it is a new version of
+//! its tags.
+//! Never does: look into keys, see `key_digest`.
 
+use sha2::digest::generic_array::GenericArray;
 use sha2::{Digest, Sha256};
 
-use super::key::{Adapter, KeyTraits, KeyView, Salt};
+use super::key_digest::KeyDigest;
+use super::work_count;
 
-/// The identity of a block together with everything before it: a SHA-256 digest.
+/// The identity of a block together with everything before it: a state of SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(pub [u8; 32]);
 
@@ -20,12 +25,18 @@ impl std::fmt::Debug for Name {
 }
 
 const ROOT_TAG: &[u8; 16] = b"kvhints root v1\0";
-const BLOCK_TAG: &[u8; 16] = b"kvhints block v1";
-const HEADER_BYTES: usize = 128;
 
-pub(super) fn digest(bytes: &[u8]) -> [u8; 32] {
-    Sha256::digest(bytes).into()
-}
+/// The state of SHA-256 after the step that says that a name follows: `kvhints name v1`, then zeros.
+pub(super) const BEFORE_NAME: [u32; 8] = [
+    0xe688_c8f3,
+    0x8300_5415,
+    0xa60d_7b78,
+    0xf943_5b28,
+    0x588e_2eb2,
+    0xc11f_32d8,
+    0xf0df_2343,
+    0x675b_fb59,
+];
 
 /// The name that first blocks have as their parent's.
 pub(super) fn root(namespace: &[u8], tokens_per_block: u32) -> Name {
@@ -37,76 +48,43 @@ pub(super) fn root(namespace: &[u8], tokens_per_block: u32) -> Name {
     Name(hasher.finalize().into())
 }
 
-/// Names the blocks of one sequence: what all its keys begin with is hashed once.
-#[derive(Clone)]
-pub(super) struct Namer {
-    after_header: Sha256,
+/// The name of the block with this key below `parent`.
+pub(super) fn name(parent: Name, key_digest: &KeyDigest) -> Name {
+    work_count::names(1);
+    let mut step = GenericArray::from([0; 64]);
+    step[..32].copy_from_slice(&parent.0);
+    step[32..].copy_from_slice(key_digest);
+    let mut state = BEFORE_NAME;
+    sha2::compress256(&mut state, &[step]);
+    let mut name = [0; 32];
+    for (bytes, word) in name.as_chunks_mut::<4>().0.iter_mut().zip(state) {
+        *bytes = word.to_be_bytes();
+    }
+    Name(name)
 }
 
-impl Namer {
-    pub(super) fn new(traits: &KeyTraits) -> Self {
-        let mut header = [0; HEADER_BYTES];
-        header[..16].copy_from_slice(BLOCK_TAG);
-        header[16] = u8::from(traits.uses_extra_ids);
-        match &traits.adapter {
-            Adapter::None => {}
-            Adapter::Local(lora_id) => {
-                header[17] = 1;
-                header[32..40].copy_from_slice(&lora_id.to_le_bytes());
-            }
-            Adapter::Global(digest) => {
-                header[17] = 2;
-                header[32..64].copy_from_slice(digest);
-            }
-        }
-        match &traits.salt {
-            Salt::None => {}
-            Salt::Number(salt) => {
-                header[18] = 1;
-                header[64..72].copy_from_slice(&salt.to_le_bytes());
-            }
-            Salt::Bytes(digest) => {
-                header[18] = 2;
-                header[64..96].copy_from_slice(digest);
-            }
-        }
-        Self { after_header: Sha256::new_with_prefix(header) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_start_where_the_tag_leads() {
+        let mut tag = [0; 64];
+        tag[..15].copy_from_slice(b"kvhints name v1");
+        let mut state = SHA_256_START;
+        sha2::compress256(&mut state, &[GenericArray::from(tag)]);
+        assert_eq!(state, BEFORE_NAME);
     }
 
-    /// The name of the block with this key below `parent`.
-    pub(super) fn name(&self, parent: Name, key: &KeyView<'_>) -> Name {
-        let mut hasher = self.after_header.clone();
-        // Both fit: a block has at most 65536 tokens, and no more multimodal keys than tokens.
-        hasher.update((key.tokens.len() as u32).to_le_bytes());
-        hasher.update((key.mm_keys.count() as u32).to_le_bytes());
-        update_with_words(&mut hasher, key.tokens, |token| token.to_le_bytes());
-        if let Some(extra_ids) = key.extra_ids {
-            update_with_words(&mut hasher, extra_ids, |extra_id| extra_id.to_le_bytes());
-        }
-        for mm_key in key.mm_keys.iter() {
-            hasher.update(mm_key.item_hash);
-            hasher.update(mm_key.offset.to_le_bytes());
-        }
-        let key_digest = hasher.finalize();
-        let mut hasher = Sha256::new_with_prefix(parent.0);
-        hasher.update(key_digest);
-        Name(hasher.finalize().into())
-    }
-}
-
-/// Feeds numbers in little-endian order, some at a time: one by one the hasher's own buffering
-/// would cost more than the hash.
-fn update_with_words<T: Copy, const N: usize>(
-    hasher: &mut Sha256,
-    words: &[T],
-    to_bytes: impl Fn(T) -> [u8; N],
-) {
-    const WORDS: usize = 64;
-    let mut bytes = [[0; N]; WORDS];
-    for some in words.chunks(WORDS) {
-        for (slot, word) in bytes.iter_mut().zip(some) {
-            *slot = to_bytes(*word);
-        }
-        hasher.update(bytes[..some.len()].as_flattened());
-    }
+    /// SHA-256 before any message (FIPS 180-4, 5.3.3).
+    const SHA_256_START: [u32; 8] = [
+        0x6a09_e667,
+        0xbb67_ae85,
+        0x3c6e_f372,
+        0xa54f_f53a,
+        0x510e_527f,
+        0x9b05_688c,
+        0x1f83_d9ab,
+        0x5be0_cd19,
+    ];
 }

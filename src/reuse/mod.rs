@@ -45,7 +45,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `block_hash`, `key`, `content_name` | what a block is |
+//! | `block_hash`, `key`, `key_digest`, `content_name`, `sha_ni` | what a block is |
 //! | `multimodal`, `sequence` | from tokens and images to blocks |
 //! | `chunks`, `node`, `arena`, `stored_key` | memory that readers may look at at any time |
 //! | `lookup`, `children` | tables by name, id and hash; siblings by key |
@@ -55,7 +55,7 @@
 //! | `core`, `tree` | the whole, and its face |
 //! | `changes`, `events` | what the tree tells: numbered events for routers |
 //! | `expiries` | priorities that end by themselves |
-//! | `verify` | that the parts agree, for tests |
+//! | `verify`, `work_count` | that the parts agree and hash nothing twice, for tests |
 //!
 //! **Who owns eviction.** In *arbiter* mode the host: it picks victims and asks
 //! [`ReuseTree::evict`]. In *owner* mode an [`Owner`] stands before the tree, keeps the free queues
@@ -87,6 +87,7 @@ mod events;
 mod expiries;
 mod free_queues;
 mod key;
+mod key_digest;
 mod leave;
 mod lookup;
 mod matching;
@@ -103,12 +104,14 @@ mod request;
 mod retention;
 mod sendable;
 mod sequence;
+mod sha_ni;
 mod slots;
 mod store;
 mod stored_key;
 mod tree;
 mod verify;
 mod window;
+mod work_count;
 
 pub use content_name::Name;
 pub use copies::{BlockCopy, CopyReason};

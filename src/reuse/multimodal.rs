@@ -134,6 +134,13 @@ impl MmRuns {
         });
     }
 
+    /// The first token from `token` on that a run covers.
+    pub(super) fn next_covered(&self, token: usize) -> Option<usize> {
+        // Runs do not overlap: their ends are in the order of their starts.
+        let next = self.runs.partition_point(|run| run.item.tokens().end <= token);
+        Some(self.runs.get(next)?.item.tokens().start.max(token))
+    }
+
     /// The multimodal keys of the tokens `range`, which begins where a block does and ends in it.
     pub(super) fn keys(&self, range: Range<usize>) -> MmKeys<'_> {
         debug_assert!(range.is_empty() || range.start.is_multiple_of(self.tokens_per_block));

@@ -204,7 +204,7 @@ impl Request {
     /// complete, a partial tail too, and gives all blocks back, the last one first.
     pub fn finish(&mut self, sequence: &Sequence, token_count: usize) -> Result<(), ReuseError> {
         self.check_tokens(sequence, token_count)?;
-        let prefix = if token_count % sequence.tokens_per_block() == 0 {
+        let prefix = if token_count.is_multiple_of(sequence.tokens_per_block()) {
             None
         } else {
             Some(sequence.prefix(token_count)?)

@@ -9,10 +9,12 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::block_hash::{self, HashInput};
-use super::content_name::{self, Name, Namer};
+use super::content_name::{self, Name};
 use super::error::ReuseError;
 use super::key::{self, Adapter, KeyTraits, KeyView, Salt};
+use super::key_digest::{self, KeyDigest, KeyDigester, BATCH_BLOCKS};
 use super::multimodal::{MmItem, MmRuns};
+use super::sha_ni::{self, PlainRun};
 
 /// Most tokens in one block.
 pub const MAX_TOKENS_PER_BLOCK: usize = 65_536;
@@ -57,8 +59,8 @@ pub struct Sequence {
     tokens_per_block: usize,
     namespace: Box<[u8]>,
     root: Name,
-    namer: Namer,
     traits: KeyTraits,
+    key_digester: KeyDigester,
     lora_id: Option<u64>,
     salt: Option<u64>,
     tokens: Vec<i32>,
@@ -104,19 +106,19 @@ impl Sequence {
                 (None, []) => Adapter::None,
                 (None, _) => return Err(ReuseError::DigestWithoutLora),
                 (Some(lora_id), []) => Adapter::Local(lora_id),
-                (Some(_), digest) => Adapter::Global(content_name::digest(digest)),
+                (Some(_), digest) => Adapter::Global(key_digest::digest(digest)),
             },
             salt: match (params.salt, params.salt_bytes) {
                 (None, []) => Salt::None,
                 (Some(salt), []) => Salt::Number(salt),
-                (_, bytes) => Salt::Bytes(content_name::digest(bytes)),
+                (_, bytes) => Salt::Bytes(key_digest::digest(bytes)),
             },
         };
         let mut sequence = Self {
             tokens_per_block,
             namespace: key::boxed(params.namespace)?,
             root: content_name::root(params.namespace, tokens_per_block as u32),
-            namer: Namer::new(&traits),
+            key_digester: KeyDigester::new(&traits, tokens_per_block),
             traits,
             lora_id: params.lora_id,
             salt: params.salt,
@@ -166,12 +168,7 @@ impl Sequence {
         }
         self.mm_runs.extend(mm_items, &by_start);
         self.tail = OnceLock::new();
-        for block in self.names.len()..self.names.len() + new_blocks {
-            let Identity { hash, name } = self.identify(block);
-            self.hashes.push(hash);
-            // `own_names` saw to it that nobody shares them.
-            Arc::make_mut(&mut self.names).push(name);
-        }
+        self.identify_full_blocks();
         Ok(())
     }
 
@@ -198,7 +195,7 @@ impl Sequence {
             tokens_per_block: self.tokens_per_block,
             namespace: key::boxed(&self.namespace)?,
             root: self.root,
-            namer: self.namer.clone(),
+            key_digester: self.key_digester.clone(),
             traits: self.traits,
             lora_id: self.lora_id,
             salt: self.salt,
@@ -307,13 +304,81 @@ impl Sequence {
         }
     }
 
-    /// Computes the identity of a block whose predecessors are known.
-    fn identify(&self, block: usize) -> Identity {
-        let key = self.key(block, self.tokens_per_block);
-        let (parent_hash, parent_name) = match block.checked_sub(1) {
+    /// Computes the identities of full blocks that have none.
+    fn identify_full_blocks(&mut self) {
+        let full_blocks = self.tokens.len() / self.tokens_per_block;
+        while self.names.len() < full_blocks {
+            let block = self.names.len();
+            let covered = self.mm_runs.next_covered(block * self.tokens_per_block);
+            let plain_end = match (&self.extra_ids, covered) {
+                (Some(_), _) => block,
+                (None, Some(token)) => full_blocks.min(token / self.tokens_per_block),
+                (None, None) => full_blocks,
+            };
+            if plain_end > block {
+                self.identify_plain(block..plain_end.min(block + BATCH_BLOCKS));
+            } else {
+                let identity = self.identify(block);
+                self.add(identity);
+            }
+        }
+    }
+
+    /// Computes the identities of a few full blocks that are tokens and nothing else.
+    fn identify_plain(&mut self, blocks: Range<usize>) {
+        let size = self.tokens_per_block;
+        let tokens = &self.tokens[blocks.start * size..blocks.end * size];
+        let mut key_digests = [[0; 32]; BATCH_BLOCKS];
+        let key_digests = &mut key_digests[..blocks.len()];
+        self.key_digester.digest_batch(tokens, key_digests);
+        let (parent_hash, parent_name) = self.parent(blocks.start);
+        let run = PlainRun {
+            parent_name,
+            parent_hash,
+            tokens,
+            tokens_per_block: size,
+            key_digests,
+            lora_id: self.lora_id,
+            salt: self.salt,
+        };
+        // `own_names` saw to it that nobody shares them.
+        let names = Arc::make_mut(&mut self.names);
+        let is_done = sha_ni::identify(&run, |name, hash| {
+            self.hashes.push(hash);
+            names.push(name);
+        });
+        if !is_done {
+            for (block, key_digest) in blocks.zip(key_digests) {
+                let identity = self.identify_with(block, key_digest);
+                self.add(identity);
+            }
+        }
+    }
+
+    fn add(&mut self, Identity { hash, name }: Identity) {
+        self.hashes.push(hash);
+        // `own_names` saw to it that nobody shares them.
+        Arc::make_mut(&mut self.names).push(name);
+    }
+
+    /// The identity of what a block hangs on.
+    fn parent(&self, block: usize) -> (u64, Name) {
+        match block.checked_sub(1) {
             None => (block_hash::ROOT, self.root),
             Some(parent) => (self.hashes[parent], self.names[parent]),
-        };
+        }
+    }
+
+    /// Computes the identity of a block whose predecessors are known.
+    fn identify(&self, block: usize) -> Identity {
+        let key_digest = self.key_digester.digest(&self.key(block, self.tokens_per_block));
+        self.identify_with(block, &key_digest)
+    }
+
+    /// The same where the digest of the block's key is known.
+    fn identify_with(&self, block: usize, key_digest: &KeyDigest) -> Identity {
+        let key = self.key(block, self.tokens_per_block);
+        let (parent_hash, parent_name) = self.parent(block);
         let input = HashInput {
             tokens: key.tokens,
             extra_ids: key.extra_ids,
@@ -323,12 +388,97 @@ impl Sequence {
         };
         Identity {
             hash: block_hash::block_hash(parent_hash, &input),
-            name: self.namer.name(parent_name, &key),
+            name: content_name::name(parent_name, key_digest),
         }
     }
 
     fn tail(&self, block: usize) -> Option<Identity> {
         (block == self.names.len() && block < self.block_count())
             .then(|| *self.tail.get_or_init(|| self.identify(block)))
+    }
+}
+
+#[cfg(test)]
+impl Sequence {
+    /// The identity of a full block, computed once more and without the fast way.
+    pub(super) fn identified_again(&self, block: usize) -> (Name, u64) {
+        let Identity { hash, name } = self.identify(block);
+        (name, hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::work_count::{self, Work};
+    use super::*;
+
+    fn empty(tokens_per_block: usize, with_extra_ids: bool) -> Sequence {
+        let extra_ids = with_extra_ids.then_some(&[][..]);
+        let params = SequenceParams { tokens_per_block, extra_ids, ..Default::default() };
+        Sequence::new(&params).expect("an empty sequence")
+    }
+
+    fn item(start: usize) -> MmItem {
+        MmItem { hash: [3; 32], start: start as u32, length: 1, item_offset: start as u32 }
+    }
+
+    /// Grows a sequence by `piece` tokens at a time; every 100th token is an image's.
+    fn grow(sequence: &mut Sequence, count: usize, piece: usize) {
+        let mut from = sequence.token_count();
+        while from < count {
+            let range = from..count.min(from + piece);
+            let tokens: Vec<i32> = range.clone().map(|token| token as i32).collect();
+            let extra_ids: Vec<u64> = range.clone().map(|token| token as u64 * 3).collect();
+            let extra_ids = if sequence.extra_ids.is_some() { &extra_ids[..] } else { &[] };
+            let items: Vec<MmItem> =
+                range.clone().filter(|token| token % 100 == 0).map(item).collect();
+            sequence.append(&tokens, extra_ids, &items).expect("a good piece");
+            from = range.end;
+        }
+    }
+
+    #[test]
+    fn nothing_is_hashed_twice_however_a_sequence_grows() {
+        for tokens_per_block in [1, 4, 16, 20, 32] {
+            for with_extra_ids in [false, true] {
+                let work = |piece| {
+                    let mut sequence = empty(tokens_per_block, with_extra_ids);
+                    let (work, ()) = work_count::during(|| grow(&mut sequence, 1_003, piece));
+                    (work, sequence.names)
+                };
+                let at_once = work(1_003);
+                let blocks = 1_003 / tokens_per_block;
+                assert_eq!(at_once.0.names, blocks);
+                assert!(at_once.0.key_bytes >= blocks * tokens_per_block * 4);
+                for piece in [1, 2, 7, 16, 100] {
+                    assert!(work(piece) == at_once, "{piece} at a time, {tokens_per_block}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_prompt_costs_its_bytes_and_a_step_for_each_block() {
+        for tokens_per_block in [16, 20, 32, 64] {
+            let mut sequence = empty(tokens_per_block, false);
+            let tokens = vec![5; 320 * 50 + 1];
+            let (work, result) = work_count::during(|| sequence.append(&tokens, &[], &[]));
+            let expected = Work { key_bytes: 320 * 50 * 4, names: 320 * 50 / tokens_per_block };
+            assert_eq!((work, result), (expected, Ok(())));
+        }
+    }
+
+    #[test]
+    fn a_tail_is_hashed_when_somebody_asks_and_once() {
+        let mut sequence = empty(32, false);
+        grow(&mut sequence, 40, 40);
+        let ask = |sequence: &Sequence| (sequence.name(1), sequence.block_hash(1));
+        let (work, first) = work_count::during(|| ask(&sequence));
+        assert_eq!(work, Work { key_bytes: 8 + 8 * 4, names: 1 }, "two counts and eight tokens");
+        assert_eq!(work_count::during(|| ask(&sequence)), (work_count::NONE, first));
+        grow(&mut sequence, 41, 1);
+        let (work, second) = work_count::during(|| ask(&sequence));
+        assert_eq!(work, Work { key_bytes: 8 + 9 * 4, names: 1 });
+        assert_ne!(first, second);
     }
 }

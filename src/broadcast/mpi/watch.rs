@@ -45,7 +45,7 @@ impl Patience {
             std::hint::spin_loop();
             return Ok(());
         }
-        if self.turns % TURNS_BETWEEN_LOOKS == 0 || self.turns == SPINS {
+        if self.turns.is_multiple_of(TURNS_BETWEEN_LOOKS) || self.turns == SPINS {
             if let Some(gone) = gone() {
                 return Err(CommunicatorError::RankGone(gone));
             }
