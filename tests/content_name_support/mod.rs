@@ -43,7 +43,7 @@ pub fn initial_state() -> [u32; 8] {
 /// For the first primes, the first 32 bits behind the point of their square or cube roots.
 fn root_fractions<const N: usize>(power: u32) -> [u32; N] {
     let mut primes =
-        (2..).filter(|number: &u128| (2..*number).all(|divisor| number % divisor != 0));
+        (2..).filter(|number: &u128| !(2..*number).any(|divisor| number.is_multiple_of(divisor)));
     std::array::from_fn(|_| root_fraction(primes.next().expect("no last prime"), power))
 }
 
