@@ -238,7 +238,8 @@ mod x86 {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use super::super::sequence::{Sequence, SequenceParams};
     use super::*;
