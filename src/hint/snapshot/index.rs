@@ -2,7 +2,8 @@
 //! snapshot again, and no copy of its own.
 //!
 //! ```text
-//! index  = message_id text, actions span, unescaped_len u32, action_count u32, unescaped bytes, action*
+//! index  = json_len u32, message_id text, actions span, unescaped_len u32, action_count u32,
+//!          unescaped bytes, action*
 //! action = id text, action_type text, version text, payload span, json span
 //! text   = start u32, end u32; the highest bit of start: in `unescaped`            (little-endian)
 //! span   = start u32, end u32
@@ -26,7 +27,7 @@ use crate::sync::Arc;
 use crate::wire::Reader;
 
 const UNESCAPED: u32 = 1 << 31;
-const HEAD_BYTES: usize = 24;
+const HEAD_BYTES: usize = 28;
 const ACTION_BYTES: usize = 40;
 
 impl Snapshot {
@@ -39,9 +40,10 @@ impl Snapshot {
     pub fn write_index(&self, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
         let data = &*self.0;
         out.try_reserve(self.index_len())?;
+        // No number here passes CANONICAL_MAX_BYTES.
+        out.extend_from_slice(&(data.json.len() as u32).to_le_bytes());
         write_text(data.message_id, out);
         write_span(data.actions_json, out);
-        // Both are parts of at most CANONICAL_MAX_BYTES of text.
         out.extend_from_slice(&(data.unescaped.len() as u32).to_le_bytes());
         out.extend_from_slice(&(data.action_count() as u32).to_le_bytes());
         out.extend_from_slice(&data.unescaped);
@@ -62,6 +64,9 @@ impl Snapshot {
             return Err(SnapshotError::Damaged);
         }
         let mut reader = Reader::new(index);
+        if reader.u32() != Some(json.len() as u32) {
+            return Err(SnapshotError::Damaged);
+        }
         let (message_id, actions_json, action_count, unescaped) =
             read_head(&mut reader).ok_or(SnapshotError::Damaged)?;
         if reader.remaining() != action_count.saturating_mul(ACTION_BYTES) {
