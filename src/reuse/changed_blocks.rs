@@ -6,10 +6,9 @@
 //! in it, or the standing read for an earlier telling shows it already.
 //! Never does: say what changed. The reader asks the tree.
 
-use std::sync::atomic::{fence, AtomicU32, Ordering};
-
 use super::error::ReuseError;
 use super::node::BlockId;
+use crate::sync::atomic::{fence, AtomicU32, Ordering};
 
 /// The link of an id that is not listed.
 const UNLISTED: u32 = u32::MAX;

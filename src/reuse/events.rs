@@ -8,10 +8,9 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
-
 use super::error::ReuseError;
 use super::node::{BlockId, Tier};
+use crate::sync::Mutex;
 
 /// Most events that a tree keeps for its reader.
 pub const MAX_EVENTS: usize = 1 << 24;

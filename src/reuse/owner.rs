@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::copies::{BlockCopy, Copies};
 use super::error::ReuseError;
 use super::free_queues::Retention;
@@ -17,6 +15,7 @@ use super::pool::Pool;
 use super::sequence::Sequence;
 use super::slots::Place;
 use super::tree::{Evicted, Noted, Refreshed, ReuseTree, ReuseTreeConfig, TreeObserver};
+use crate::sync::Mutex;
 
 /// Most blocks of a window, in both tiers.
 pub const MAX_OWNED_BLOCKS: usize = 1 << 26;
