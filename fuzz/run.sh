@@ -20,7 +20,7 @@ case "$how" in
   *) limit="-runs=$how" ;;
 esac
 shift
-[ $# -gt 0 ] || set -- admission envelopes bodies
+[ $# -gt 0 ] || set -- admission envelopes bodies frame
 
 # What cargo-fuzz sets, less two things that would cost more executions than they find: a sanitizer
 # (scripts/sanitize.sh runs tests under one) and the tracing of comparisons (dictionaries and draws

@@ -8,7 +8,7 @@ mod reference;
 use std::path::Path;
 
 use checks::tally::Tally;
-use checks::{admission, bodies, envelopes, Check};
+use checks::{admission, bodies, envelopes, frame, Check};
 
 /// How many inputs are made from a corpus.
 const MADE: usize = 20_000;
@@ -81,4 +81,9 @@ fn drawn_envelopes_agree_with_the_reference() {
 #[test]
 fn drawn_bodies_agree_with_the_slow_splitter() {
     replay(&bodies::CHECK);
+}
+
+#[test]
+fn frames_are_refused_or_give_a_batch_that_can_be_read() {
+    replay(&frame::CHECK);
 }

@@ -6,6 +6,7 @@
 //! | [`admission`] | bytes as a hint, against the slow reference of the tests |
 //! | [`envelopes`] | envelopes drawn by bytes, damaged on purpose; then as above |
 //! | [`bodies`] | request bodies drawn by bytes, against a slow splitter |
+//! | [`frame`] | what ranks receive: refused, or a batch of which all can be read |
 //! | [`bytes`], [`json`], [`msgpack`], [`draw`] | how bytes become inputs |
 //! | [`tally`] | what was seen; a zero fails a run |
 //!
@@ -19,6 +20,7 @@ pub mod bodies;
 mod bytes;
 mod draw;
 pub mod envelopes;
+pub mod frame;
 mod json;
 mod msgpack;
 pub mod tally;
