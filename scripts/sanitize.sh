@@ -13,6 +13,8 @@ cd "$(dirname "$0")/.."
 tests=(
   "--test snapshot_sharing"
   "--test admission_vectors"
+  "--test reuse_threads"
+  "--test owner_threads"
 )
 
 # SANITIZER TEST: must fail, with a report of that sanitizer.
@@ -52,11 +54,12 @@ for sanitizer in "${@:-address thread}"; do
     for control in "${controls[@]}"; do
       [ "${control%% *}" = "$one" ] || continue
       name=${control#* }
+      # A report ends with a summary. A sanitizer that cannot start names itself too, without one.
       if output=$(under "$one" --test snapshot_sharing -- --ignored --exact "$name" 2>&1); then
         echo "FAILED $one: $name was not found to be wrong"
         failed=1
-      elif grep -q 'Sanitizer' <<<"$output"; then
-        echo "passed $one: $name was found: $(grep -m1 -o 'SUMMARY: .*\|ERROR: [A-Za-z]*Sanitizer[^(]*' <<<"$output")"
+      elif report=$(grep -m1 -o 'SUMMARY: [A-Za-z]*Sanitizer: .*' <<<"$output"); then
+        echo "passed $one: $name was found: $report"
       else
         echo "FAILED $one: $name failed without a report"
         tail -n 20 <<<"$output"
