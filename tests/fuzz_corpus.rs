@@ -3,28 +3,17 @@
 
 #[path = "../fuzz/checks/mod.rs"]
 mod checks;
+mod random;
 mod reference;
 
 use std::path::Path;
 
 use checks::tally::Tally;
 use checks::{admission, bodies, envelopes, frame, Check};
+use random::SplitMix;
 
 /// How many inputs are made from a corpus.
 const MADE: usize = 20_000;
-
-/// Numbers that look random and are the same in each run.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as usize % bound.max(1)
-    }
-}
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -36,35 +25,13 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("the corpus is readable")).collect()
 }
 
-/// A piece of one input put into another, or a byte changed or removed.
-fn made(inputs: &[Vec<u8>], random: &mut SplitMix) -> Vec<u8> {
-    let mut input = inputs[random.below(inputs.len())].clone();
-    for _ in 0..=random.below(3) {
-        let at = random.below(input.len() + 1);
-        match random.below(3) {
-            0 => {
-                let other = &inputs[random.below(inputs.len())];
-                let start = random.below(other.len());
-                let end = (start + 1 + random.below(30)).min(other.len());
-                input.splice(at..at, other[start..end].iter().copied());
-            }
-            1 if at < input.len() => input[at] ^= 1 << random.below(8),
-            _ if at < input.len() => {
-                input.remove(at);
-            }
-            _ => {}
-        }
-    }
-    input
-}
-
 fn replay(check: &Check) {
     let inputs = corpus(check.name);
     assert!(inputs.len() > 100, "{} inputs", inputs.len());
     let mut tally = Tally::new((check.kinds)());
     inputs.iter().for_each(|input| (check.run)(input, &mut tally));
     let mut random = SplitMix(1);
-    (0..MADE).for_each(|_| (check.run)(&made(&inputs, &mut random), &mut tally));
+    (0..MADE).for_each(|_| (check.run)(&random.made(&inputs), &mut tally));
     assert!(tally.zeros().is_empty(), "never seen: {:?}", tally.zeros());
 }
 

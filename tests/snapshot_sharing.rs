@@ -147,7 +147,7 @@ fn eight_threads_admit_hints_on_one_context() {
 }
 
 #[test]
-#[ignore = "a control: wrong on purpose"]
+#[ignore = "a control for scripts/sanitize.sh: wrong on purpose"]
 fn control_a_release_too_many() {
     let context = context();
     let snapshot = admitted(context, HINT);
@@ -160,7 +160,7 @@ fn control_a_release_too_many() {
 }
 
 #[test]
-#[ignore = "a control: wrong on purpose"]
+#[ignore = "a control for scripts/sanitize.sh: wrong on purpose"]
 fn control_a_release_too_few() {
     let context = context();
     let snapshot = admitted(context, HINT);
@@ -173,7 +173,7 @@ fn control_a_release_too_few() {
 }
 
 #[test]
-#[ignore = "a control: wrong on purpose"]
+#[ignore = "a control for scripts/sanitize.sh: wrong on purpose"]
 fn control_a_count_that_orders_nothing() {
     let count = AtomicUsize::new(2);
     let mut payload = Box::new([1u8; 64]);
