@@ -89,6 +89,11 @@ struct Stored {
 impl Stored {
     /// Half of the blocks in the longest chains, a quarter in each of the others.
     fn new(blocks: usize, random: &mut SplitMix) -> Self {
+        Self::in_pieces(blocks, usize::MAX, random)
+    }
+
+    /// The same, stored so many blocks of each chain in turn.
+    fn in_pieces(blocks: usize, piece_blocks: usize, random: &mut SplitMix) -> Self {
         let counts =
             [(blocks / 2 / 4096).max(1), (blocks / 4 / 1024).max(2), (blocks / 4 / 32).max(64)];
         let mut chains = Vec::new();
@@ -104,18 +109,26 @@ impl Stored {
             observer: Arc::new(NoObserver),
         })
         .expect("a good configuration");
-        Self { tree, chains, next_id: 0 }.filled()
+        let mut stored = Self { tree, chains, next_id: 0 };
+        stored.fill(piece_blocks);
+        stored
     }
 
-    fn filled(mut self) -> Self {
-        for chain in &self.chains {
-            let end = self.next_id + chain.block_count() as BlockId;
-            let ids: Vec<BlockId> = (self.next_id..end).collect();
-            self.next_id = end;
-            let held = self.tree.store(WINDOW_FULL, chain, 0, &ids).expect("a good store");
-            assert!(held.iter().zip(&ids).all(|(held, id)| *held == Some(*id)));
+    fn fill(&mut self, piece_blocks: usize) {
+        let longest = CHAIN_LENGTHS[0];
+        for first in (0..longest).step_by(piece_blocks.min(longest)) {
+            for chain in &self.chains {
+                let end = chain.block_count().min(first.saturating_add(piece_blocks));
+                if first >= end {
+                    continue;
+                }
+                let next_id = self.next_id + (end - first) as BlockId;
+                let ids: Vec<BlockId> = (self.next_id..next_id).collect();
+                self.next_id = next_id;
+                let held = self.tree.store(WINDOW_FULL, chain, first, &ids).expect("a good store");
+                assert!(held.iter().zip(&ids).all(|(held, id)| *held == Some(*id)));
+            }
         }
-        self
     }
 
     fn of_length(&self, length: usize) -> Vec<&Sequence> {
@@ -143,32 +156,54 @@ fn match_pin_unpin(tree: &ReuseTree, chain: &Sequence, ids: Option<&mut Vec<Bloc
     range.unpin().expect("a live pin");
 }
 
-fn names(rounds: usize) {
-    let mut random = SplitMix(1);
-    for tokens_per_block in [16, 32, 64, 128] {
-        let (mut ours, mut floor) = (Times::default(), Times::default());
-        for _ in 0..rounds {
-            let tokens = random.tokens(131_072);
-            let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-            let (time_ns, digest) = timed_ns(|| Sha256::digest(black_box(&bytes)));
-            black_box(digest);
-            floor.add(time_ns / 1e3);
+/// Lets the heap keep what it has: a running engine's memory was used before. Else the system gives
+/// out each large piece afresh, and clears it.
+fn keep_memory() {
+    for option in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: only sets an option of the heap.
+        assert_eq!(unsafe { libc::mallopt(option, 1 << 30) }, 1);
+    }
+}
 
-            let params = SequenceParams { tokens_per_block, tokens: &tokens, ..Default::default() };
-            let (time_ns, sequence) = timed_ns(|| Sequence::new(black_box(&params)));
-            let sequence = sequence.expect("a good sequence");
-            ours.add(time_ns / 1e3);
-            assert_eq!(black_box(sequence).full_block_count(), 131_072 / tokens_per_block);
+fn names(rounds: usize) {
+    for (memory, is_kept) in [("new memory", false), ("", true)] {
+        if is_kept {
+            keep_memory();
         }
-        let case = format!("{tokens_per_block} tokens a block");
-        ours.report(&case, "names and hashes", "us");
-        floor.report(&case, "sha2", "us");
+        let mut random = SplitMix(1);
+        for tokens_per_block in [16, 32, 64, 128] {
+            let (mut ours, mut floor) = (Times::default(), Times::default());
+            for _ in 0..rounds {
+                let tokens = random.tokens(131_072);
+                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+                let (time_ns, digest) = timed_ns(|| Sha256::digest(black_box(&bytes)));
+                black_box(digest);
+                floor.add(time_ns / 1e3);
+
+                let params =
+                    SequenceParams { tokens_per_block, tokens: &tokens, ..Default::default() };
+                let (time_ns, sequence) = timed_ns(|| Sequence::new(black_box(&params)));
+                let sequence = sequence.expect("a good sequence");
+                ours.add(time_ns / 1e3);
+                assert_eq!(black_box(sequence).full_block_count(), 131_072 / tokens_per_block);
+            }
+            let case = format!("{tokens_per_block} tokens a block {memory}");
+            ours.report(case.trim_end(), "names and hashes", "us");
+            floor.report(case.trim_end(), "sha2", "us");
+        }
     }
 }
 
 fn tree(blocks: usize, rounds: usize) {
+    // As a prompt is computed in one go; as prompts are computed in chunks, in turn.
+    for (pieces, piece_blocks) in [("", usize::MAX), (", stored in turn", 64)] {
+        tree_of(blocks, piece_blocks, pieces, rounds);
+    }
+}
+
+fn tree_of(blocks: usize, piece_blocks: usize, pieces: &str, rounds: usize) {
     let mut random = SplitMix(2);
-    let stored = Stored::new(blocks, &mut random);
+    let stored = Stored::in_pieces(blocks, piece_blocks, &mut random);
     for length in CHAIN_LENGTHS {
         let alike = stored.of_length(length);
         let repeats = (65_536 / length).min(512);
@@ -190,7 +225,7 @@ fn tree(blocks: usize, rounds: usize) {
                 black_box(found.expect("a good match"));
             }));
         }
-        let case = format!("{blocks}/{length}");
+        let case = format!("{blocks}/{length}{pieces}");
         without.report(&case, "match, pin, unpin", "ns a block");
         with.report(&case, "match, pin, unpin, ids", "ns a block");
         matches.report(&case, "match", "ns a block");

@@ -19,7 +19,7 @@ pub(crate) use shuttle::{hint::spin_loop, sync::atomic};
 #[cfg(kvhints_shuttle)]
 mod checked {
     use shuttle::sync::MutexGuard;
-    use std::sync::PoisonError;
+    use std::sync::{PoisonError, TryLockError};
 
     /// shuttle's mutex under parking_lot's calls.
     #[derive(Debug, Default)]
@@ -32,6 +32,14 @@ mod checked {
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            match self.0.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
         }
 
         pub(crate) fn get_mut(&mut self) -> &mut T {

@@ -36,6 +36,10 @@ mod sync {
         pub fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
             self.0.lock().expect("no panic while it is held")
         }
+
+        pub fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
     }
 }
 

@@ -90,16 +90,20 @@ impl<'i, 's> Canonical<'i, 's> {
         self.edit(range, b"");
     }
 
-    /// Drops the spaces of a range in which nothing else is a space. All blocks of 64 bytes from its
-    /// start on that it reaches into lie in the input.
+    /// Drops the spaces of a range, in an input of 64 bytes at least.
     #[inline(always)]
     pub fn drop_spaces<L: Lanes>(&mut self, range: Range<usize>) {
         let input = self.input;
         let mut start = range.start;
         while start < range.end {
-            let Some(block) = input[start..].first_chunk::<64>() else { break };
+            let spaces = match (input[start..].first_chunk(), input.last_chunk()) {
+                (Some(block), _) => L::spaces(block),
+                // The end of a block that begins before it.
+                (None, Some(block)) => L::spaces(block) >> (64 - (input.len() - start)),
+                (None, None) => break,
+            };
             let is_inside = u64::MAX >> (64 - (range.end - start).min(64));
-            let mut spaces = L::spaces(block) & is_inside;
+            let mut spaces = spaces & is_inside;
             while spaces != 0 {
                 let space = start + spaces.trailing_zeros() as usize;
                 self.drop_blanks(space..space + 1);

@@ -16,7 +16,7 @@ use super::canonical::Canonical;
 use super::limits::{CANONICAL_MAX_BYTES, DEPTH_MAX};
 use super::names::Names;
 use super::scan::number::fits_u64;
-use super::scan::{Container, Integers, Lanes, Number, Scalar, Sink, Text};
+use super::scan::{runs, Container, Integers, Lanes, Number, Scalar, Sink, Text};
 
 /// The only version whose inside is interpreted.
 pub const PROTOCOL_VERSION: &str = "0.1";
@@ -174,18 +174,18 @@ impl VersionSeen {
     }
 }
 
-/// What the innermost open container is.
+/// What the innermost open container is; as a number, how many containers are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// None: the text itself.
-    Root,
+    Root = 0,
     /// The envelope.
-    Envelope,
+    Envelope = 1,
     /// The array of actions.
-    Actions,
+    Actions = 2,
     /// One action.
-    Action,
-    /// Anything that is not interpreted.
+    Action = 3,
+    /// Anything that is not interpreted, at any depth.
     Opaque,
 }
 
@@ -235,42 +235,6 @@ impl Member {
         }
     }
 
-    /// The member that usually comes behind this one.
-    const fn usual_next(self) -> Member {
-        match self {
-            Member::ProtocolVersion => Member::MessageId,
-            Member::MessageId => Member::Actions,
-            Member::ActionId => Member::ActionType,
-            Member::ActionType => Member::ActionVersion,
-            Member::ActionVersion => Member::Payload,
-            Member::Actions | Member::Payload | Member::Extra => Member::Extra,
-        }
-    }
-
-    /// The length of the member as it usually stands in a text, if `rest` begins with it; else 0.
-    /// Each is compared at its own length, which costs next to nothing.
-    #[inline]
-    fn usual_len(self, rest: &[u8]) -> usize {
-        #[inline(always)]
-        fn len<const N: usize>(rest: &[u8], member: &[u8; N]) -> usize {
-            if rest.first_chunk() == Some(member) {
-                N
-            } else {
-                0
-            }
-        }
-        match self {
-            Member::ProtocolVersion => len(rest, b"\"protocol_version\":"),
-            Member::MessageId => len(rest, b"\"message_id\":"),
-            Member::Actions => len(rest, b"\"actions\":"),
-            Member::ActionId => len(rest, b"\"action_id\":"),
-            Member::ActionType => len(rest, b"\"action_type\":"),
-            Member::ActionVersion => len(rest, b"\"action_version\":"),
-            Member::Payload => len(rest, b"\"payload\":"),
-            Member::Extra => 0,
-        }
-    }
-
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -294,8 +258,11 @@ pub struct Judge<'i, 's> {
     /// Rows 9 to 12.
     flaws: Flaws,
     not_an_object: bool,
-    depth: usize,
     place: Place,
+    /// Of the open containers those that are not interpreted; how many there may be; where they lie.
+    opaque: usize,
+    opaque_max: usize,
+    around: Place,
     /// The member of the envelope, or of the action, whose value is next or open.
     envelope_member: Member,
     action_member: Member,
@@ -303,8 +270,6 @@ pub struct Judge<'i, 's> {
     envelope_seen: u8,
     action_seen: u8,
     action: ActionSpans,
-    /// What usually comes next where `place` is the envelope or an action; else `Extra`.
-    expected: Member,
     no_memory: Option<TryReserveError>,
 }
 
@@ -330,14 +295,15 @@ impl<'i, 's> Judge<'i, 's> {
             version: VersionSeen::Missing,
             flaws: Flaws::default(),
             not_an_object: false,
-            depth: 0,
             place: Place::Root,
+            opaque: 0,
+            opaque_max: DEPTH_MAX,
+            around: Place::Root,
             envelope_member: Member::Extra,
             action_member: Member::Extra,
             envelope_seen: 0,
             action_seen: 0,
             action: ActionSpans::default(),
-            expected: Member::Extra,
             no_memory: None,
         }
     }
@@ -384,7 +350,6 @@ impl<'i, 's> Judge<'i, 's> {
     #[inline]
     fn see_envelope_member(&mut self, member: Member) {
         self.envelope_member = member;
-        self.expected = member.usual_next();
         let is_repeated = member != Member::Extra && self.envelope_seen & member.bit() != 0;
         self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.envelope_seen |= member.bit();
@@ -393,10 +358,35 @@ impl<'i, 's> Judge<'i, 's> {
     #[inline]
     fn see_action_member(&mut self, member: Member) {
         self.action_member = member;
-        self.expected = member.usual_next();
         let is_repeated = member != Member::Extra && self.action_seen & member.bit() != 0;
         self.flaws.note(Flaw::RepeatedName, is_repeated);
         self.action_seen |= member.bit();
+    }
+
+    /// The outermost of the containers that are not interpreted opens.
+    #[inline]
+    fn open_opaque(&mut self, at: usize, around: Place, is_object: bool) {
+        match around {
+            Place::Root | Place::Opaque => self.not_an_object = true,
+            Place::Envelope => {
+                if self.envelope_member == Member::ProtocolVersion {
+                    self.version.see(None);
+                }
+                self.flaws.note(Flaw::Structure, self.envelope_member != Member::Extra);
+            }
+            Place::Actions => self.flaws.note(Flaw::Structure, true),
+            Place::Action => {
+                if self.action_member == Member::Payload && is_object {
+                    self.action.payload = Span::new(self.canonical.offset(at) as u32, 0);
+                } else {
+                    self.flaws.note(Flaw::Structure, self.action_member != Member::Extra);
+                }
+            }
+        }
+        self.around = around;
+        self.opaque = 1;
+        self.opaque_max = DEPTH_MAX - around as usize;
+        self.place = Place::Opaque;
     }
 
     /// An action was read to its end.
@@ -451,6 +441,51 @@ impl<'i, 's> Judge<'i, 's> {
         TextPlace { span: self.canonical.text_range(text).into(), had_escapes: text.escaped }
     }
 
+    /// An envelope's usual beginning, up to the value of `actions`.
+    #[inline(always)]
+    fn usual_envelope<L: Lanes>(&mut self, at: usize) -> Option<usize> {
+        let at = self.after(at, b"\"protocol_version\":\"0.1\",\"message_id\":\"")?;
+        let (message_id, at) = self.plain_text::<L, _>(at, b"\",\"actions\":")?;
+        self.version.see(Some(true));
+        self.envelope.message_id = message_id;
+        self.envelope_seen = Member::ENVELOPE_NEEDS | Member::ProtocolVersion.bit();
+        self.envelope_member = Member::Actions;
+        Some(at)
+    }
+
+    /// An action's usual beginning, up to the value of `payload`.
+    #[inline(always)]
+    fn usual_action<L: Lanes>(&mut self, at: usize) -> Option<usize> {
+        let at = self.after(at, b"\"action_id\":\"")?;
+        let (id, at) = self.plain_text::<L, _>(at, b"\",\"action_type\":\"")?;
+        let (action_type, at) = self.plain_text::<L, _>(at, b"\",\"action_version\":\"")?;
+        let (version, at) = self.plain_text::<L, _>(at, b"\",\"payload\":")?;
+        self.action = ActionSpans { id, action_type, version, ..self.action };
+        self.action_seen = Member::ACTION_NEEDS;
+        self.action_member = Member::Payload;
+        Some(at)
+    }
+
+    /// The place behind `expected`, if the text has exactly that here.
+    #[inline(always)]
+    fn after<const N: usize>(&self, at: usize, expected: &[u8; N]) -> Option<usize> {
+        (self.input[at..].first_chunk() == Some(expected)).then_some(at + N)
+    }
+
+    /// The text that begins here, if it needs no second look and `expected` follows, which begins
+    /// with its quote; and the place behind that.
+    #[inline(always)]
+    fn plain_text<L: Lanes, const N: usize>(
+        &self,
+        start: usize,
+        expected: &[u8; N],
+    ) -> Option<(TextPlace, usize)> {
+        let end = runs::plain_end::<L>(self.input, start);
+        let after = self.after(end, expected)?;
+        let range = self.canonical.offset(start)..self.canonical.offset(end);
+        Some((TextPlace { span: range.into(), had_escapes: false }, after))
+    }
+
     #[inline]
     fn check_number(&mut self, number: Number) {
         self.flaws.note(Flaw::Number, !number.is_in_range(self.input));
@@ -467,51 +502,24 @@ impl<'i, 's> Judge<'i, 's> {
 impl Sink for Judge<'_, '_> {
     #[inline(always)]
     fn open(&mut self, at: usize, container: Container) {
-        self.depth += 1;
-        self.flaws.note(Flaw::Depth, self.depth > DEPTH_MAX);
-        let offset = self.canonical.offset(at);
         let is_object = container == Container::Object;
-        self.expected = Member::Extra;
         match self.place {
-            Place::Opaque => {}
-            Place::Root if is_object => {
-                self.place = Place::Envelope;
-                self.expected = Member::ProtocolVersion;
+            Place::Opaque => {
+                self.opaque += 1;
+                self.flaws.note(Flaw::Depth, self.opaque > self.opaque_max);
             }
-            Place::Root => {
-                self.not_an_object = true;
-                self.place = Place::Opaque;
-            }
+            Place::Root if is_object => self.place = Place::Envelope,
             Place::Envelope if self.envelope_member == Member::Actions && !is_object => {
-                self.envelope.actions = Span::new(offset as u32 + 1, 0);
+                self.envelope.actions = Span::new(self.canonical.offset(at) as u32 + 1, 0);
                 self.place = Place::Actions;
-            }
-            Place::Envelope => {
-                if self.envelope_member == Member::ProtocolVersion {
-                    self.version.see(None);
-                }
-                self.flaws.note(Flaw::Structure, self.envelope_member != Member::Extra);
-                self.place = Place::Opaque;
             }
             Place::Actions if is_object => {
                 self.action = ActionSpans::default();
-                self.action.json = Span::new(offset as u32, 0);
+                self.action.json = Span::new(self.canonical.offset(at) as u32, 0);
                 self.action_seen = 0;
                 self.place = Place::Action;
-                self.expected = Member::ActionId;
             }
-            Place::Actions => {
-                self.flaws.note(Flaw::Structure, true);
-                self.place = Place::Opaque;
-            }
-            Place::Action => {
-                if self.action_member == Member::Payload && is_object {
-                    self.action.payload = Span::new(offset as u32, 0);
-                } else {
-                    self.flaws.note(Flaw::Structure, self.action_member != Member::Extra);
-                }
-                self.place = Place::Opaque;
-            }
+            around => self.open_opaque(at, around, is_object),
         }
         if is_object && self.names_matter() {
             if let Some(names) = self.names.as_deref_mut() {
@@ -527,50 +535,37 @@ impl Sink for Judge<'_, '_> {
                 names.close();
             }
         }
-        let was = self.place;
-        self.depth -= 1;
-        if self.depth > 3 {
+        if self.place == Place::Opaque && self.opaque > 1 {
+            self.opaque -= 1;
             return;
         }
-        self.expected = Member::Extra;
         let end = self.canonical.offset(at) as u32 + 1;
-        // Actions lie at depth 2 inside the member of that name; one action at depth 3.
-        let in_actions = self.envelope_member == Member::Actions;
-        match self.depth {
-            0 => self.place = Place::Root,
-            1 => {
-                if was == Place::Actions {
-                    self.envelope.actions = Span::new(self.envelope.actions.start(), end - 1);
-                }
-                self.place = Place::Envelope;
-            }
-            2 => {
-                if was == Place::Action {
-                    self.action.json = Span::new(self.action.json.start(), end);
-                    self.finish_action();
-                }
-                self.place = if in_actions { Place::Actions } else { Place::Opaque };
-            }
-            _ => {
-                if in_actions && self.action_member == Member::Payload {
+        self.place = match self.place {
+            Place::Opaque => {
+                if self.around == Place::Action && self.action_member == Member::Payload {
                     self.action.payload = Span::new(self.action.payload.start(), end);
                 }
-                self.place = if in_actions { Place::Action } else { Place::Opaque };
+                self.around
             }
-        }
+            Place::Action => {
+                self.action.json = Span::new(self.action.json.start(), end);
+                self.finish_action();
+                Place::Actions
+            }
+            Place::Actions => {
+                self.envelope.actions = Span::new(self.envelope.actions.start(), end - 1);
+                Place::Envelope
+            }
+            Place::Envelope | Place::Root => Place::Root,
+        };
     }
 
     #[inline(always)]
-    fn expects(&self, rest: &[u8]) -> usize {
-        self.expected.usual_len(rest)
-    }
-
-    #[inline(always)]
-    fn expected(&mut self, _name: Text) {
-        let member = self.expected;
+    fn usual_beginning<L: Lanes>(&mut self, at: usize) -> Option<usize> {
         match self.place {
-            Place::Envelope => self.see_envelope_member(member),
-            _ => self.see_action_member(member),
+            Place::Envelope => self.usual_envelope::<L>(at),
+            Place::Action => self.usual_action::<L>(at),
+            _ => None,
         }
     }
 

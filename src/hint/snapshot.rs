@@ -49,12 +49,28 @@ pub struct SnapshotData {
     poison: Poison,
 }
 
-/// Where a string lies that C callers see as UTF-8.
+/// Where a string lies that C callers see as UTF-8: in `json`, or in `unescaped` if the highest bit of
+/// its start says so.
 #[derive(Debug, Clone, Copy)]
-struct TextSpan {
-    span: Span,
-    /// In `unescaped` instead of `json`.
-    unescaped: bool,
+struct TextSpan(Span);
+
+const UNESCAPED: u32 = 1 << 31;
+const _: () = assert!(CANONICAL_MAX_BYTES < UNESCAPED as usize);
+
+impl TextSpan {
+    fn in_unescaped(span: Span) -> Self {
+        Self(Span::new(span.start() | UNESCAPED, span.end()))
+    }
+
+    #[inline]
+    fn is_unescaped(self) -> bool {
+        self.0.start() & UNESCAPED != 0
+    }
+
+    #[inline]
+    fn span(self) -> Span {
+        Span::new(self.0.start() & !UNESCAPED, self.0.end())
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -254,7 +270,7 @@ impl SnapshotData {
     /// `message_id`, unescaped.
     #[inline]
     pub(crate) fn message_id_bytes(&self) -> &[u8] {
-        self.text(self.message_id).unwrap_or_default()
+        self.text(self.message_id)
     }
 
     /// How many actions there are.
@@ -279,13 +295,12 @@ impl SnapshotData {
     /// guard at the C boundary.
     #[inline]
     pub(crate) fn action_bytes(&self, index: usize) -> Option<ActionBytes<'_>> {
-        let entry = self.entry(index)?;
-        Some(ActionBytes {
-            id: self.text(entry.id)?,
-            action_type: self.text(entry.action_type)?,
-            version: self.text(entry.version)?,
-            payload: self.json.get(entry.payload.range())?,
-            json: self.json.get(entry.json.range())?,
+        self.entry(index).map(|entry| ActionBytes {
+            id: self.text(entry.id),
+            action_type: self.text(entry.action_type),
+            version: self.text(entry.version),
+            payload: part(&self.json, entry.payload),
+            json: part(&self.json, entry.json),
         })
     }
 
@@ -304,9 +319,9 @@ impl SnapshotData {
         // The action moves to the first place; what stands behind the actions follows it.
         let actions_end = before + action.len() as u32;
         let moved_back = |span: Span, by: u32| Span::new(span.start() - by, span.end() - by);
-        let text_moved_back = |text: TextSpan, by: u32| match text.unescaped {
+        let text_moved_back = |text: TextSpan, by: u32| match text.is_unescaped() {
             true => text,
-            false => TextSpan { span: moved_back(text.span, by), ..text },
+            false => TextSpan(moved_back(text.span(), by)),
         };
         let by = entry.json.start() - before;
         let moved_entry = ActionEntry {
@@ -316,7 +331,7 @@ impl SnapshotData {
             payload: moved_back(entry.payload, by),
             json: moved_back(entry.json, by),
         };
-        let is_behind = self.message_id.span.start() >= after;
+        let is_behind = self.message_id.span().start() >= after;
         let message_id =
             text_moved_back(self.message_id, if is_behind { after - actions_end } else { 0 });
         let mut unescaped = Vec::new();
@@ -340,10 +355,15 @@ impl SnapshotData {
     }
 
     #[inline]
-    fn text(&self, text: TextSpan) -> Option<&[u8]> {
-        let from: &[u8] = if text.unescaped { &self.unescaped } else { &self.json };
-        from.get(text.span.range())
+    fn text(&self, text: TextSpan) -> &[u8] {
+        part(if text.is_unescaped() { &self.unescaped } else { &self.json }, text.span())
     }
+}
+
+/// A part that lies in `bytes`, as all do.
+#[inline]
+fn part(bytes: &[u8], span: Span) -> &[u8] {
+    bytes.get(span.range()).unwrap_or_default()
 }
 
 /// Where to find a string: in the canonical form, or unescaped among the few that need it.
@@ -356,7 +376,7 @@ fn keep_text(
     if place.had_escapes {
         keep_escaped_text(json, place.span, unescaped)
     } else {
-        Ok(TextSpan { span: place.span, unescaped: false })
+        Ok(TextSpan(place.span))
     }
 }
 
@@ -368,12 +388,12 @@ fn keep_escaped_text(
 ) -> Result<TextSpan, TryReserveError> {
     let inside = &json[span.range()];
     if !inside.contains(&b'\\') {
-        return Ok(TextSpan { span, unescaped: false });
+        return Ok(TextSpan(span));
     }
     let start = unescaped.len();
     unescaped.try_reserve(inside.len())?;
     text::unescape(inside, unescaped).expect("the scan read the same escapes");
-    Ok(TextSpan { span: (start..unescaped.len()).into(), unescaped: true })
+    Ok(TextSpan::in_unescaped((start..unescaped.len()).into()))
 }
 
 fn as_text(bytes: &[u8]) -> &str {

@@ -13,11 +13,13 @@ use std::sync::{Arc, OnceLock};
 use super::content_name::Name;
 use super::core::Core;
 use super::error::ReuseError;
-use super::node::{BlockId, Slot, Tier};
+use super::node::{BlockId, Node, Slot, Tier};
 use super::pin::PinId;
-use super::sendable::WARMED;
 use super::tree::Shared;
-use super::window::Window;
+use super::window::{Window, WARMED};
+
+/// Slots that are no further apart are read ahead by the processor.
+const NEAR_SLOTS: Slot = 4;
 
 /// What of a block a range knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,12 @@ pub(super) struct RangeBlock {
     pub(super) id: BlockId,
     pub(super) hash: u64,
     pub(super) tier: Tier,
+}
+
+impl RangeBlock {
+    fn of(node: &Node) -> Self {
+        Self { id: node.id(), hash: node.hash(), tier: node.info().tier() }
+    }
 }
 
 /// Where a range's blocks are found.
@@ -52,8 +60,7 @@ pub struct BlockRange {
 
 impl Window {
     pub(super) fn range_block(&self, slot: Slot) -> RangeBlock {
-        let node = self.node(slot);
-        RangeBlock { id: node.id(), hash: node.hash(), tier: node.info().tier() }
+        RangeBlock::of(self.node(slot))
     }
 }
 
@@ -71,15 +78,20 @@ impl Core {
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(count)?;
         let mut at = last;
+        let mut warm = 0;
         for left in (0..count).rev() {
-            if left % WARMED == WARMED - 1 || left + 1 == count {
-                // Those further up, all at once: by their links they would come one by one.
-                let end = (first_block + left + 1).min(names.len());
-                let ahead = names[..end].iter().rev().take(WARMED.min(left + 1));
-                std::hint::black_box(ahead.fold(0, |sum, name| sum ^ window.warm(name)));
+            let node = window.node(at);
+            blocks.push(RangeBlock::of(node));
+            let parent = node.parent();
+            // Nodes of blocks stored together lie side by side, and the processor reads ahead by
+            // itself. By links to anywhere they would come one by one: the names say where to look.
+            if warm == 0 && at.abs_diff(parent) > NEAR_SLOTS {
+                let end = (first_block + left).min(names.len());
+                warm = WARMED.min(left);
+                window.warm(names[..end].iter().rev().take(warm));
             }
-            blocks.push(window.range_block(at));
-            at = window.node(at).parent();
+            warm = warm.saturating_sub(1);
+            at = parent;
         }
         blocks.reverse();
         Ok(blocks)

@@ -18,7 +18,7 @@ use super::sequence::Sequence;
 use super::store::probe;
 use super::stored_key::Kind;
 use super::tree::{Policy, RangeRequest};
-use super::window::{Found, Window};
+use super::window::{Found, Window, WARMED};
 
 /// Tries after which a range counts as a miss: others changed it each time.
 const MAX_TRIES: usize = 1 << 10;
@@ -215,8 +215,7 @@ impl Core {
             nodes.try_reserve_exact(names.len())?;
             for (position, name) in names.iter().enumerate() {
                 if position % WARMED == 0 {
-                    let ahead = names[position..].iter().take(WARMED);
-                    std::hint::black_box(ahead.fold(0, |sum, name| sum ^ window.warm(name)));
+                    window.warm(names[position..].iter());
                 }
                 let above = nodes.last().map(|above| above.slot);
                 let found = window.find_alive(name);
@@ -253,9 +252,6 @@ impl Core {
         Ok((outcome, blocks))
     }
 }
-
-/// Names that are looked for at a time, so that their cache misses overlap.
-pub(super) const WARMED: usize = 16;
 
 impl Window {
     /// The block that a sequence's partial tail is found in: one in primary memory whose tokens

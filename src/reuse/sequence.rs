@@ -162,13 +162,16 @@ impl Sequence {
         self.hashes.try_reserve(new_blocks)?;
         self.own_names(new_blocks)?;
 
-        self.tokens.extend_from_slice(tokens);
         if let Some(all) = &mut self.extra_ids {
             all.extend_from_slice(extra_ids);
         }
         self.mm_runs.extend(mm_items, &by_start);
         self.tail = OnceLock::new();
-        self.identify_full_blocks();
+        // A few blocks at a time, which are hashed while the copy is near.
+        for tokens in tokens.chunks(BATCH_BLOCKS * self.tokens_per_block) {
+            self.tokens.extend_from_slice(tokens);
+            self.identify_full_blocks();
+        }
         Ok(())
     }
 

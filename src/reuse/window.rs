@@ -14,6 +14,8 @@
 //!
 //! Never does: lock, recurse.
 
+use std::hint::black_box;
+
 use super::arena::{Arena, ArenaWriter};
 use super::changes::Changes;
 use super::chunks::Chunks;
@@ -27,6 +29,9 @@ use super::node::{
 };
 use super::stored_key::Probe;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Names that are looked for at a time, so that their cache misses overlap.
+pub(super) const WARMED: usize = 16;
 
 /// A node that was found, and its state at that moment.
 #[derive(Debug, Clone, Copy)]
@@ -173,10 +178,14 @@ impl Window {
         self.find_attached(name).filter(|found| found.word.is_alive())
     }
 
-    /// Looks at where a name should be, so that looking again is fast. Looks at many overlap.
-    pub(super) fn warm(&self, name: &Name) -> u64 {
-        let guess = self.by_name.guess(name_words(name)[0]);
-        guess.map_or(0, |slot| self.node(slot).first_name_word())
+    /// Looks at where the first [`WARMED`] of the names should be, so that looking again is fast:
+    /// at all their buckets, then at all their nodes, so that the cache misses of each overlap.
+    pub(super) fn warm<'n>(&self, names: impl Iterator<Item = &'n Name>) {
+        let mut slots = [ORIGIN; WARMED];
+        for (slot, name) in slots.iter_mut().zip(names) {
+            *slot = self.by_name.guess(name_words(name)[0]).unwrap_or(ORIGIN);
+        }
+        black_box(slots.iter().fold(0, |sum, slot| sum ^ self.node(*slot).first_name_word()));
     }
 
     /// Whether the block's bytes are complete, given the last fence that has passed.

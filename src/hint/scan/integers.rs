@@ -58,23 +58,49 @@ fn below_lowest(mask: u64) -> u64 {
     (mask & mask.wrapping_neg()).wrapping_sub(1)
 }
 
-/// The longest such run at `input[start..]`, in whole elements and whole blocks; empty if an element
-/// of another kind comes first, or if less than a block is left.
+/// The longest such run at `input[start..]`, in whole elements; empty if an element of another kind
+/// comes first. Inputs of less than a block have none.
 #[inline(always)]
 pub fn integers<L: Lanes>(input: &[u8], start: usize) -> Integers {
-    let mut found = Integers { range: start..start, all_fit: true, may_have_spaces: false };
+    let found = Integers { range: start..start, all_fit: true, may_have_spaces: false };
     // An element may begin as if behind a comma.
-    let mut before = Before { commas: 1 << 63, ..Before::default() };
+    let before = Before { commas: 1 << 63, ..Before::default() };
+    let mut run = Run { input, found, before };
     let mut at = start;
     while let Some(block) = input[at..].first_chunk::<64>() {
-        let NumberMasks { digits, zeros, not_one, from_eight, commas } = L::number_masks(block);
+        if !run.goes_on(at, L::number_masks(block), || L::spaces(block)) {
+            return run.found;
+        }
+        at += 64;
+    }
+    // What is left is the end of a block that begins before it.
+    let known = 64 - (input.len() - at);
+    if let (Some(block), ..64) = (input.last_chunk::<64>(), known) {
+        run.goes_on(at, L::number_masks(block).behind(known), || L::spaces(block) >> known);
+    }
+    run.found
+}
+
+/// A run as far as it is known.
+struct Run<'i> {
+    input: &'i [u8],
+    found: Integers,
+    before: Before,
+}
+
+impl Run<'_> {
+    /// Adds the block at `at`; whether the run may go on behind it.
+    #[inline(always)]
+    fn goes_on(&mut self, at: usize, masks: NumberMasks, spaces: impl FnOnce() -> u64) -> bool {
+        let Self { input, found, before } = self;
+        let NumberMasks { digits, zeros, not_one, from_eight, commas } = masks;
         let behind_digit = moved(digits, before.digits, 1);
         let lone_zeros = zeros & !behind_digit;
         let mut odd = (commas & !behind_digit) | (digits & moved(lone_zeros, before.lone_zeros, 1));
         let mut closing_spaces = 0;
         // Most hints have no blanks: all that spaces ask for is done only where there are some.
         if digits | commas != u64::MAX || before.closing_spaces != 0 {
-            let spaces = L::spaces(block);
+            let spaces = spaces();
             closing_spaces = spaces & behind_digit;
             let behind_closing = moved(closing_spaces, before.closing_spaces, 1);
             odd = (odd & !(commas & behind_closing))
@@ -107,10 +133,7 @@ pub fn integers<L: Lanes>(input: &[u8], start: usize) -> Integers {
         if good_commas != 0 {
             found.range.end = at + 64 - good_commas.leading_zeros() as usize;
         }
-        if odd != 0 {
-            break;
-        }
-        before = Before {
+        *before = Before {
             digits,
             commas,
             closing_spaces,
@@ -121,9 +144,8 @@ pub fn integers<L: Lanes>(input: &[u8], start: usize) -> Integers {
             four,
             eight,
         };
-        at += 64;
+        odd == 0
     }
-    found
 }
 
 #[cfg(test)]
@@ -161,10 +183,10 @@ mod tests {
         let (all_fit, has_spaces) = plainly(input, end).expect("a run of integers");
         assert_eq!(found.all_fit, all_fit, "{:?}", String::from_utf8_lossy(input));
         assert!(found.may_have_spaces || !has_spaces);
-        // One element more is another kind of element, or reaches into the last block.
+        // One element more is another kind of element.
         if let Some(comma) = input[end..].iter().position(|byte| *byte == b',') {
             let longer = end + comma + 1;
-            assert!(plainly(input, longer).is_none() || longer > input.len() / 64 * 64);
+            assert!(plainly(input, longer).is_none() || input.len() < 64);
         }
         found
     }

@@ -52,6 +52,20 @@ pub struct NumberMasks {
     pub commas: u64,
 }
 
+impl NumberMasks {
+    /// Those of the bytes behind the first `count`, which are fewer than 64; nothing behind them.
+    #[inline(always)]
+    pub fn behind(self, count: usize) -> Self {
+        Self {
+            digits: self.digits >> count,
+            zeros: self.zeros >> count,
+            not_one: self.not_one >> count,
+            from_eight: self.from_eight >> count,
+            commas: self.commas >> count,
+        }
+    }
+}
+
 /// Classes of bytes as bits. The first three mark what is outside of a class.
 pub trait Lanes: Copy {
     /// Not `0`..`9`.

@@ -133,17 +133,12 @@ pub trait Sink {
     fn close(&mut self, at: usize, container: Container);
     /// A member's name; its value is next.
     fn name(&mut self, name: Text);
-    /// The length of the member that usually comes next, as `"name":`, if `rest` begins with exactly
-    /// that, else 0. Only ever a matter of speed: [`Sink::expected`] is told of it instead of
-    /// [`Sink::name`].
+    /// Told after `open` of an object, with the place behind its bracket. A sink that knows how the
+    /// object usually begins may read that by itself, if the text is exactly so: it then returns
+    /// where the value of the last member it read begins, which is read as any other.
     #[inline]
-    fn expects(&self, _rest: &[u8]) -> usize {
-        0
-    }
-    /// The member that [`Sink::expects`] said; its name without quotes.
-    #[inline]
-    fn expected(&mut self, name: Text) {
-        self.name(name);
+    fn usual_beginning<L: Lanes>(&mut self, _at: usize) -> Option<usize> {
+        None
     }
     /// A value that is not a container.
     fn scalar(&mut self, scalar: Scalar);
@@ -155,8 +150,7 @@ pub trait Sink {
     }
     /// Integers as [`Sink::integer`] tells them, many at once, each with its comma; `all_fit` says
     /// whether they are at most 2^64-1. There is at most one space before and one behind each, and
-    /// none at all unless `may_have_spaces`. Begins where a block of 64 bytes begins that lies in
-    /// the input, as do all blocks that the range reaches into.
+    /// none at all unless `may_have_spaces`. The input has 64 bytes at least.
     #[inline]
     fn integers<L: Lanes>(&mut self, input: &[u8], run: Integers) {
         let mut digits = None;

@@ -14,54 +14,99 @@ pub enum Container {
     Array,
 }
 
+/// Containers in a word below its mark.
+const IN_WORD: usize = 63;
+
 /// A stack of containers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ContainerStack {
-    words: Vec<u64>,
-    len: usize,
+    /// The innermost ones, the innermost lowest, set for arrays; above them a mark, the highest bit
+    /// that is set. The mark alone: none is open.
+    inner: u64,
+    /// Those further out, [`IN_WORD`] in each below its mark.
+    outer: Vec<u64>,
+}
+
+impl Default for ContainerStack {
+    fn default() -> Self {
+        Self { inner: 1, outer: Vec::new() }
+    }
 }
 
 impl ContainerStack {
     /// Forgets what is open; keeps the memory.
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.inner = 1;
+        self.outer.clear();
     }
 
     /// How many are open.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.outer.len() * IN_WORD + self.inner.ilog2() as usize
     }
 
     /// Memory held, in bytes.
     pub fn capacity_bytes(&self) -> usize {
-        self.words.capacity() * size_of::<u64>()
+        self.outer.capacity() * size_of::<u64>()
     }
 
     /// Opens one.
     #[inline]
     pub fn push(&mut self, container: Container) -> Result<(), TryReserveError> {
-        let (word, bit) = (self.len / 64, self.len % 64);
-        if word == self.words.len() {
-            self.words.try_reserve(1)?;
-            self.words.push(0);
+        if self.inner >> IN_WORD != 0 {
+            self.outer.try_reserve(1)?;
+            self.outer.push(self.inner);
+            self.inner = 1;
         }
-        let is_array = u64::from(container == Container::Array);
-        self.words[word] = (self.words[word] & !(1 << bit)) | (is_array << bit);
-        self.len += 1;
+        self.inner = self.inner << 1 | u64::from(container == Container::Array);
         Ok(())
     }
 
     /// The innermost one.
     #[inline]
     pub fn top(&self) -> Option<Container> {
-        let last = self.len.checked_sub(1)?;
-        let is_array = self.words[last / 64] >> (last % 64) & 1 == 1;
-        Some(if is_array { Container::Array } else { Container::Object })
+        let is_array = self.inner & 1 == 1;
+        (self.inner > 1).then_some(if is_array { Container::Array } else { Container::Object })
     }
 
     /// Closes the innermost one.
     #[inline]
     pub fn pop(&mut self) {
-        self.len = self.len.saturating_sub(1);
+        self.inner >>= 1;
+        if self.inner <= 1 {
+            self.inner = self.outer.pop().unwrap_or(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_opened_last_closes_first_at_every_depth() {
+        let mut stack = ContainerStack::default();
+        let mut plain = Vec::new();
+        // Down and up again across the words' borders, by steps of several lengths.
+        for (step, down) in [63, 1, 1, 65, 200, 130, 3].into_iter().enumerate() {
+            for index in 0..down {
+                let is_array = (index * 7 + step) % 3 == 0;
+                let container = if is_array { Container::Array } else { Container::Object };
+                stack.push(container).expect("memory");
+                plain.push(container);
+            }
+            for _ in 0..down / 2 {
+                stack.pop();
+                plain.pop();
+                assert_eq!((stack.len(), stack.top()), (plain.len(), plain.last().copied()));
+            }
+        }
+        while plain.pop().is_some() {
+            stack.pop();
+            assert_eq!((stack.len(), stack.top()), (plain.len(), plain.last().copied()));
+        }
+        stack.pop();
+        assert_eq!((stack.len(), stack.top()), (0, None));
     }
 }

@@ -26,7 +26,6 @@ use crate::poison::Poison;
 use crate::sync::Arc;
 use crate::wire::Reader;
 
-const UNESCAPED: u32 = 1 << 31;
 const HEAD_BYTES: usize = 28;
 const ACTION_BYTES: usize = 40;
 
@@ -100,10 +99,10 @@ impl SnapshotData {
         let text_len = self.json.len() as u32;
         let actions = self.actions_json;
         let message_id = self.message_id;
-        let beside_actions =
-            message_id.span.end() <= actions.start() || message_id.span.start() >= actions.end();
+        let beside_actions = message_id.span().end() <= actions.start()
+            || message_id.span().start() >= actions.end();
         if !is_inside(actions, 0, text_len)
-            || !(message_id.unescaped || beside_actions)
+            || !(message_id.is_unescaped() || beside_actions)
             || !self.is_text(message_id, 0, text_len)
         {
             return false;
@@ -123,12 +122,13 @@ impl SnapshotData {
 
     /// Whether it lies between `start` and `end`, or among the unescaped texts, and is UTF-8.
     fn is_text(&self, text: TextSpan, start: u32, end: u32) -> bool {
-        let (from, start, end): (&[u8], _, _) = if text.unescaped {
+        let (from, start, end): (&[u8], _, _) = if text.is_unescaped() {
             (&self.unescaped, 0, self.unescaped.len() as u32)
         } else {
             (&self.json, start, end)
         };
-        is_inside(text.span, start, end) && std::str::from_utf8(&from[text.span.range()]).is_ok()
+        is_inside(text.span(), start, end)
+            && std::str::from_utf8(&from[text.span().range()]).is_ok()
     }
 }
 
@@ -149,8 +149,7 @@ fn write_span(span: Span, out: &mut Vec<u8>) {
 }
 
 fn write_text(text: TextSpan, out: &mut Vec<u8>) {
-    let mark = if text.unescaped { UNESCAPED } else { 0 };
-    write_span(Span::new(text.span.start() | mark, text.span.end()), out);
+    write_span(text.0, out);
 }
 
 type Head<'a> = (TextSpan, Span, usize, &'a [u8]);
@@ -178,9 +177,7 @@ fn read_span(reader: &mut Reader<'_>) -> Option<Span> {
 }
 
 fn read_text(reader: &mut Reader<'_>) -> Option<TextSpan> {
-    let (start, end) = (reader.u32()?, reader.u32()?);
-    let span = Span::new(start & !UNESCAPED, end);
-    Some(TextSpan { span, unescaped: start & UNESCAPED != 0 })
+    read_span(reader).map(TextSpan)
 }
 
 #[cfg(test)]
