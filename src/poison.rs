@@ -54,10 +54,14 @@ impl Poison {
             return Err(Poisoned);
         }
         keep_own_panics_quiet();
-        CATCH_DEPTH.set(CATCH_DEPTH.get() + 1);
-        // A half-changed object is never looked at again: that is what the mark is for.
-        let outcome = panic::catch_unwind(AssertUnwindSafe(work));
-        CATCH_DEPTH.set(CATCH_DEPTH.get() - 1);
+        // Looked up once: in a shared library that is what costs.
+        let outcome = CATCH_DEPTH.with(|depth| {
+            depth.set(depth.get() + 1);
+            // A half-changed object is never looked at again: that is what the mark is for.
+            let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+            depth.set(depth.get() - 1);
+            outcome
+        });
         outcome.map_err(|payload| {
             // Dropping a payload may panic once more, and it is a few bytes once in a lifetime.
             std::mem::forget(payload);

@@ -2,7 +2,9 @@
 //! refused or harmless.
 
 use kvhints::broadcast::batch::{Batch, BatchError, ReceivedBatch, Request};
-use kvhints::broadcast::frame::{self, Encoded, Format, FrameError};
+use kvhints::broadcast::frame::{
+    self, Encoded, Format, FrameError, PartsChecksum, PARTS_CHECKSUM_BYTES,
+};
 use kvhints::broadcast::header::{AbortReason, Header, Lengths, HEADER_BYTES};
 use kvhints::broadcast::limits::MAX_REQUESTS;
 use kvhints::broadcast::packed;
@@ -22,33 +24,61 @@ fn encode(batch: &Batch<'_>, form: HintForm) -> Encoded {
     frame::encode(batch, format(form), Encoded::default()).expect("a small batch")
 }
 
+/// What follows the header.
 fn payload(encoded: &Encoded, batch: &Batch<'_>, form: HintForm) -> Vec<u8> {
     let mut payload = encoded.front.clone();
-    encoded.large_parts(batch, form).for_each(|part| payload.extend_from_slice(part));
+    let mut checksum = PartsChecksum::new(&encoded.lengths);
+    for part in encoded.large_parts(batch, form) {
+        payload.extend_from_slice(part);
+        checksum.add(part);
+    }
+    if encoded.lengths.large_count > 0 {
+        payload.extend_from_slice(&checksum.to_bytes());
+    }
     payload
 }
 
-/// As a rank does it: the list of lengths is checked before the rest is looked at.
+/// As a rank does it: the list of lengths is checked before the rest is looked at, then the checksum
+/// behind large parts.
 fn decode(lengths: &Lengths, payload: Vec<u8>) -> Result<ReceivedBatch, FrameError> {
+    const CUT: FrameError = FrameError::Damaged("cut");
     let list = payload.get(..frame::list_len(lengths)).unwrap_or_default();
     frame::check_list(list, lengths)?;
+    let mut payload = payload;
+    if lengths.large_count > 0 {
+        let sent = *payload.last_chunk().ok_or(CUT)?;
+        payload.truncate(payload.len() - sent.len());
+        let mut rest = payload.get(lengths.front_len..).ok_or(CUT)?;
+        let mut checksum = PartsChecksum::new(lengths);
+        for len in frame::large_lengths(&payload[..frame::list_len(lengths)]) {
+            let (part, behind) = rest.split_at_checked(len).ok_or(CUT)?;
+            checksum.add(part);
+            rest = behind;
+        }
+        checksum.check(sent)?;
+    }
     frame::decode(lengths, payload.into(), &BufferPool::default())
 }
 
 /// Checksums that say that nothing was changed.
-fn fit_checksums(lengths: &mut Lengths, payload: &[u8]) {
-    let front = payload.get(..lengths.front_len).unwrap_or(payload);
-    lengths.payload_checksum = xxh3_64(front);
-    let Some(list) = payload.get(..8 * lengths.large_count) else { return };
+fn fit_checksums(lengths: &mut Lengths, payload: &mut [u8]) {
+    let front_len = lengths.front_len.min(payload.len());
+    let (front, large) = payload.split_at_mut(front_len);
+    lengths.front_checksum = xxh3_64(front);
+    let Some(list) = front.get(..8 * lengths.large_count) else { return };
     lengths.lengths_checksum = xxh3_64(list);
-    let mut at = front.len();
+    let (mut checksum, mut at) = (lengths.front_checksum, 0_usize);
     for len in list.chunks_exact(8) {
         let len = u64::from_le_bytes(len.try_into().expect("eight bytes")) as usize;
-        let Some(part) = payload.get(at..at.saturating_add(len)) else { return };
-        let before = lengths.payload_checksum;
-        lengths.payload_checksum =
-            before.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ xxh3_64(part);
+        let Some(part) = large.get(at..at.saturating_add(len)) else { return };
+        for piece in part.chunks(16 << 10) {
+            checksum =
+                checksum.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ xxh3_64(piece);
+        }
         at += len;
+    }
+    if let (false, Some(sent)) = (list.is_empty(), large.last_chunk_mut()) {
+        *sent = checksum.to_le_bytes();
     }
 }
 
@@ -181,11 +211,11 @@ proptest! {
         let mut lengths = encoded.lengths;
         if let Some(cut) = cut {
             payload.drain(cut.index(front_len)..front_len);
-            lengths.front_len = payload.len() - large.len();
+            lengths.front_len = payload.len() - large.len() - PARTS_CHECKSUM_BYTES;
         }
-        lengths.payload_len = payload.len();
+        lengths.payload_len = payload.len() - PARTS_CHECKSUM_BYTES;
         lengths.request_count = request_count.unwrap_or(lengths.request_count);
-        fit_checksums(&mut lengths, &payload);
+        fit_checksums(&mut lengths, &mut payload);
         if let Ok(received) = decode(&lengths, payload) {
             for index in 0..received.len() {
                 let request = received.get(index).expect("a request");

@@ -102,7 +102,7 @@ fn batch(bodies: &[Vec<u8>]) -> Batch<'_> {
         };
         let parent = (index == 2).then_some(0);
         let id = 1_000 + index as u64;
-        let request = Request { id, body, snapshot, parent, plan: plan(index) };
+        let request = Request { id, body, snapshot, parent, plan: plan(index).map(Box::new) };
         batch.add(request).expect("a good request");
     }
     batch

@@ -259,7 +259,7 @@ double percentile(std::vector<double> values, double part) {
 void trial(const Case &given, System &system) {
   const auto step = [&] { rank == 0 ? system.give() : system.take(); };
   const bool delivered = given.kind == "delivered";
-  for (size_t warm = 0; warm < 20; ++warm) {
+  for (size_t warm = 0; warm < 100; ++warm) {
     step();
     if (delivered) MPI_Barrier(MPI_COMM_WORLD);
   }

@@ -82,20 +82,13 @@ fn claimed(data: &[u8]) -> Option<(Lengths, &[u8])> {
         large_count: number(2) % 8,
         front_len: number(4).min(payload.len()),
         payload_len: payload.len(),
-        payload_checksum: 0,
+        front_checksum: 0,
         lengths_checksum: 0,
     };
-    let (front, mut rest) = payload.split_at(lengths.front_len);
+    let front = &payload[..lengths.front_len];
     let list = front.get(..frame::list_len(&lengths))?;
     lengths.lengths_checksum = XxHash3_64::oneshot(list);
-    lengths.payload_checksum = XxHash3_64::oneshot(front);
-    for len in frame::large_lengths(list) {
-        let Some((part, behind)) = rest.split_at_checked(len) else { break };
-        let before = lengths.payload_checksum;
-        lengths.payload_checksum =
-            before.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ XxHash3_64::oneshot(part);
-        rest = behind;
-    }
+    lengths.front_checksum = XxHash3_64::oneshot(front);
     Some((lengths, payload))
 }
 

@@ -23,8 +23,9 @@ pub struct Request<'a> {
     pub snapshot: Option<Snapshot>,
     /// Index of an earlier request of the batch.
     pub parent: Option<u32>,
-    /// The decision made from the hints; `None` where it is local.
-    pub plan: Option<Plan>,
+    /// The decision made from the hints; `None` where it is local. Boxed: most requests have none, and
+    /// a request is moved a few times.
+    pub plan: Option<Box<Plan>>,
 }
 
 /// Why a request was not added; the batch is as before.
@@ -111,7 +112,7 @@ pub(super) struct ReceivedRequest {
     pub(super) body: Range<usize>,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) parent: Option<u32>,
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<Box<Plan>>,
 }
 
 /// The requests of one round, on the other ranks.
@@ -158,7 +159,7 @@ impl ReceivedBatch {
             body: &self.payload[request.body.clone()],
             snapshot: request.snapshot.as_ref(),
             parent: request.parent,
-            plan: request.plan.as_ref(),
+            plan: request.plan.as_deref(),
         })
     }
 }

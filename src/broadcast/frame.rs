@@ -11,6 +11,8 @@
 //!                                                                            (little-endian)
 //! ```
 //!
+//! The front has its checksum in the header, the large parts behind them ([`PartsChecksum`]).
+//!
 //! `snapshot` and `parent` are numbers of an entry or a record, or 2^32-1. Each distinct snapshot
 //! travels once, however many requests hold it, as its canonical text or packed (`packed`), with the
 //! index that `hint` makes of it. Large parts are sent from where they lie and not copied here; from
@@ -267,13 +269,13 @@ impl Encoded {
             return Err(AbortReason::Limit);
         }
         let lengths_checksum = XxHash3_64::oneshot(&front[..at]);
-        let payload_checksum = checksum(&front, self.large_parts(batch, format.hint_form));
+        let front_checksum = XxHash3_64::oneshot(&front);
         self.lengths = Lengths {
             request_count: batch.requests().len(),
             large_count: self.large.len(),
             front_len: front.len(),
             payload_len,
-            payload_checksum,
+            front_checksum,
             lengths_checksum,
         };
         self.front = front;
@@ -281,18 +283,53 @@ impl Encoded {
     }
 }
 
-/// Of the front and each large part, one after the other: no part has to be hashed in pieces. What
-/// came out before is turned and multiplied, so that parts that changed places are found too.
-fn checksum<'a>(front: &[u8], large: impl Iterator<Item = &'a [u8]>) -> u64 {
-    large.fold(XxHash3_64::oneshot(front), |before, part| {
-        before.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ XxHash3_64::oneshot(part)
-    })
+/// Large parts are hashed in pieces of this size, the last piece of each part being what is left: near
+/// the processor, while the other side is busy with the piece before.
+pub const PIECE_BYTES: usize = 16 << 10;
+
+/// Bytes of the checksum that follows large parts.
+pub const PARTS_CHECKSUM_BYTES: usize = 8;
+
+/// The checksum of large parts, made while they pass: of each piece by itself. What came out before is
+/// turned and multiplied, so that pieces that changed places are found too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartsChecksum(u64);
+
+impl PartsChecksum {
+    /// Before the first part of a payload with this front.
+    pub fn new(lengths: &Lengths) -> Self {
+        Self(lengths.front_checksum)
+    }
+
+    /// Adds the next piece of a part, at most [`PIECE_BYTES`].
+    pub fn add_piece(&mut self, piece: &[u8]) {
+        let before = self.0.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = before ^ XxHash3_64::oneshot(piece);
+    }
+
+    /// Adds a whole part.
+    pub fn add(&mut self, part: &[u8]) {
+        part.chunks(PIECE_BYTES).for_each(|piece| self.add_piece(piece));
+    }
+
+    /// As it travels.
+    pub fn to_bytes(self) -> [u8; PARTS_CHECKSUM_BYTES] {
+        self.0.to_le_bytes()
+    }
+
+    /// Whether the parts that were added are those that the sender meant.
+    pub fn check(self, sent: [u8; PARTS_CHECKSUM_BYTES]) -> Result<(), FrameError> {
+        if self.to_bytes() == sent {
+            return Ok(());
+        }
+        Err(FrameError::Damaged("checksum of the large parts"))
+    }
 }
 
 /// Where only decisions travel, no plan says "local".
 fn plan_that_travels<'b>(request: &'b Request<'_>, mode: Mode) -> Option<&'b Plan> {
     let is_local = |plan: &Plan| matches!(plan, Plan::Local(_));
-    request.plan.as_ref().filter(|plan| mode == Mode::Full || !is_local(plan))
+    request.plan.as_deref().filter(|plan| mode == Mode::Full || !is_local(plan))
 }
 
 /// Received bytes are not what [`encode`] writes.
@@ -345,25 +382,18 @@ pub fn large_lengths(list: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 /// Decodes a received payload. The batch keeps it, and hands out views into it; `pool` gives memory
 /// for hints that travelled packed. Whether the list of large parts was checked before or not, it is
-/// of no effect here: it only says how the payload is cut, and the checksum covers it.
+/// of no effect here: it only says how the payload is cut, and the front's checksum covers it. That
+/// of the large parts is the caller's business ([`PartsChecksum`]).
 pub fn decode(
     lengths: &Lengths,
     payload: Bytes,
     pool: &BufferPool,
 ) -> Result<ReceivedBatch, FrameError> {
-    let (front, large_parts) = payload.split_at_checked(lengths.front_len).ok_or(CUT)?;
+    let (front, _) = payload.split_at_checked(lengths.front_len).ok_or(CUT)?;
     let (list, front_behind) = front.split_at_checked(list_len(lengths)).ok_or(CUT)?;
-    let mut rest = large_parts;
-    let found = checksum(
-        front,
-        large_lengths(list).map_while(|len| {
-            let (part, behind) = rest.split_at_checked(len)?;
-            rest = behind;
-            Some(part)
-        }),
-    );
-    if found != lengths.payload_checksum || payload.len() != lengths.payload_len {
-        return Err(FrameError::Damaged("checksum of the payload"));
+    let found = XxHash3_64::oneshot(front);
+    if found != lengths.front_checksum || payload.len() != lengths.payload_len {
+        return Err(FrameError::Damaged("checksum of the front"));
     }
     let front = front_behind;
     let tables = Tables::read(front, lengths.request_count)?;
@@ -611,11 +641,11 @@ fn parent(parent: u32, index: usize) -> Result<Option<u32>, FrameError> {
     }
 }
 
-fn plan(record: &Record, bytes: &[u8]) -> Result<Option<Plan>, FrameError> {
+fn plan(record: &Record, bytes: &[u8]) -> Result<Option<Box<Plan>>, FrameError> {
     if record.flags & FLAG_PLAN == 0 {
         return Ok(None);
     }
-    Plan::from_bytes(bytes).map(Some).map_err(|error| match error {
+    Plan::from_bytes(bytes).map(|plan| Some(Box::new(plan))).map_err(|error| match error {
         PlanBytesError::NoMemory => FrameError::NoMemory,
         _ => FrameError::Damaged("plan"),
     })

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! magic u32 | version u16 | kind u8 | reason u8 | request_count u32 | large_count u32 |
-//! front_len u64 | payload_len u64 | payload_checksum u64 | lengths_checksum u64 | round u64 |
+//! front_len u64 | payload_len u64 | front_checksum u64 | lengths_checksum u64 | round u64 |
 //! header_checksum u64                                                        (little-endian)
 //! ```
 //!
 //! After a header of kind *batch* follow the *front* (see `frame`), then the large parts; together they
 //! are the payload. The front begins with the lengths of the large parts, which have a checksum of
-//! their own because they say which messages follow. After *aborted* follows nothing.
+//! their own because they say which messages follow. Behind large parts, if there are any, follows
+//! their checksum: it is computed while they travel. After *aborted* follows nothing.
 //!
 //! Guards: nothing in it is believed before its checksum, and no length before its bound.
 
@@ -21,7 +22,7 @@ use crate::wire::{put, Reader};
 pub const HEADER_BYTES: usize = 64;
 
 /// The version of all that this room puts on the wire; all ranks must have the same.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVHB");
 const CHECKED_BYTES: usize = HEADER_BYTES - 8;
@@ -74,8 +75,8 @@ pub struct Lengths {
     pub front_len: usize,
     /// Bytes of the front and the large parts.
     pub payload_len: usize,
-    /// Of the payload.
-    pub payload_checksum: u64,
+    /// Of the front.
+    pub front_checksum: u64,
     /// Of the list of the large parts' lengths.
     pub lengths_checksum: u64,
 }
@@ -120,7 +121,7 @@ impl Header {
         let at = put(&mut bytes, at, &(lengths.large_count as u32).to_le_bytes());
         let at = put(&mut bytes, at, &(lengths.front_len as u64).to_le_bytes());
         let at = put(&mut bytes, at, &(lengths.payload_len as u64).to_le_bytes());
-        let at = put(&mut bytes, at, &lengths.payload_checksum.to_le_bytes());
+        let at = put(&mut bytes, at, &lengths.front_checksum.to_le_bytes());
         let at = put(&mut bytes, at, &lengths.lengths_checksum.to_le_bytes());
         let at = put(&mut bytes, at, &self.round.to_le_bytes());
         let checksum = xxh3_64(&bytes[..at]);
@@ -150,7 +151,7 @@ impl Header {
             large_count: reader.u32()? as usize,
             front_len: reader.size()?,
             payload_len: reader.size()?,
-            payload_checksum: reader.u64()?,
+            front_checksum: reader.u64()?,
             lengths_checksum: reader.u64()?,
         };
         let round = reader.u64()?;
@@ -186,7 +187,7 @@ mod tests {
         large_count: 1,
         front_len: 500,
         payload_len: 200_000,
-        payload_checksum: 7,
+        front_checksum: 7,
         lengths_checksum: 8,
     };
 

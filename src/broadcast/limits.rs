@@ -17,7 +17,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 32;
 
 /// Parts from this size on are sent from where they lie, where a message costs little more than its
 /// bytes: copying so much costs more than looking after another part.
-pub const LARGE_FROM_BYTES_STREAM: usize = 1024;
+pub const LARGE_FROM_BYTES_STREAM: usize = 256;
 
 /// The same between threads.
 pub const LOCAL_LARGE_FROM_BYTES: usize = 4 * 1024;

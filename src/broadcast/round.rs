@@ -17,7 +17,9 @@ use bytes::Bytes;
 use super::agreement::Agreement;
 use super::batch::{Batch, ReceivedBatch};
 use super::communicator::{Communicator, CommunicatorError};
-use super::frame::{self, Encoded, Format, FrameError};
+use super::frame::{
+    self, Encoded, Format, FrameError, PartsChecksum, PARTS_CHECKSUM_BYTES, PIECE_BYTES,
+};
 use super::header::{AbortReason, Header, HeaderError, Kind, Lengths, HEADER_BYTES};
 use super::limits::{CHUNK_BYTES_RANGE, FIRST_MESSAGE_BYTES_RANGE, MAX_LARGE_PARTS};
 use super::pool::BufferPool;
@@ -139,6 +141,8 @@ enum Taken {
     Frame {
         lengths: Lengths,
         payload: Bytes,
+        /// Whether its large parts are those that were sent.
+        parts: Result<(), FrameError>,
     },
     /// There was a frame, and no memory for it.
     Lost,
@@ -284,9 +288,9 @@ impl Rounds {
         let opened = match taken {
             Taken::Aborted(reason) => return Err(reason.into()),
             Taken::Lost => Err(FrameError::NoMemory),
-            Taken::Frame { lengths, payload } => {
-                frame::decode(&lengths, payload, &self.pool).map(|batch| (batch, lengths))
-            }
+            Taken::Frame { lengths, payload, parts } => parts
+                .and_then(|()| frame::decode(&lengths, payload, &self.pool))
+                .map(|batch| (batch, lengths)),
         };
         opened.map_err(|error| {
             self.health = Health::Unwell;
@@ -338,25 +342,52 @@ impl Rounds {
         self.round += 1;
         self.give_message(&first_message)?;
         let chunk_bytes = self.settings.chunk_bytes;
-        let hint_form = self.settings.hint_form;
-        let parts = || {
-            let prepared = prepared.iter();
-            let large = prepared
-                .flat_map(|Prepared { batch, encoded }| encoded.large_parts(batch, hint_form));
-            std::iter::once(front).chain(large)
+        front.chunks(chunk_bytes).try_for_each(|chunk| self.give_message(chunk))?;
+        let parts_checksum = match prepared {
+            Ok(prepared) => self.give_large_parts(prepared)?,
+            Err(_) => None,
         };
-        for part in parts() {
-            part.chunks(chunk_bytes).try_for_each(|chunk| self.give_message(chunk))?;
-        }
         self.communicator.flush()?;
         if self.sends_later() {
             self.start_send(&first_message)?;
-            for part in parts() {
-                part.chunks(chunk_bytes).try_for_each(|chunk| self.start_send(chunk))?;
+            front.chunks(chunk_bytes).try_for_each(|chunk| self.start_send(chunk))?;
+            if let (Ok(prepared), Some(parts_checksum)) = (prepared, parts_checksum) {
+                for part in prepared.encoded.large_parts(prepared.batch, self.settings.hint_form) {
+                    part.chunks(chunk_bytes).try_for_each(|chunk| self.start_send(chunk))?;
+                }
+                self.start_send(&parts_checksum)?;
             }
         }
         self.first_message = first_message;
         Ok(())
+    }
+
+    /// Gives the large parts and what follows them, their checksum; nothing where there are none.
+    fn give_large_parts(
+        &mut self,
+        prepared: &Prepared<'_>,
+    ) -> Result<Option<[u8; PARTS_CHECKSUM_BYTES]>, RoundError> {
+        let Prepared { batch, encoded } = prepared;
+        if encoded.lengths.large_count == 0 {
+            return Ok(None);
+        }
+        let mut checksum = PartsChecksum::new(&encoded.lengths);
+        let is_stream = self.is_stream();
+        for part in encoded.large_parts(batch, self.settings.hint_form) {
+            if is_stream {
+                for piece in part.chunks(PIECE_BYTES) {
+                    checksum.add_piece(piece);
+                    self.give_message(piece)?;
+                }
+            } else {
+                checksum.add(part);
+                let mut chunks = part.chunks(self.settings.chunk_bytes);
+                chunks.try_for_each(|chunk| self.give_message(chunk))?;
+            }
+        }
+        let checksum = checksum.to_bytes();
+        self.give_message(&checksum)?;
+        Ok(Some(checksum))
     }
 
     fn take_header(&mut self) -> Result<Kind, RoundError> {
@@ -387,37 +418,57 @@ impl Rounds {
         };
         let chunk_bytes = self.settings.chunk_bytes;
         let led_len = led_len(&self.settings, &lengths);
-        if self.takes_stream() {
-            let (led, rest) = payload.as_mut_slice().split_at_mut(led_len);
-            led.copy_from_slice(&self.first_message[HEADER_BYTES..HEADER_BYTES + led_len]);
-            self.take_message(rest)?;
-            return Ok(Taken::Frame { lengths, payload: payload.freeze() });
-        }
         let (front, large) = payload.as_mut_slice().split_at_mut(lengths.front_len);
         let (led, rest) = front.split_at_mut(led_len);
         led.copy_from_slice(&self.first_message[HEADER_BYTES..HEADER_BYTES + led_len]);
         rest.chunks_mut(chunk_bytes).try_for_each(|chunk| self.take_message(chunk))?;
         let list = &front[..frame::list_len(&lengths)];
         frame::check_list(list, &lengths)?;
+        let taken = self.take_large_parts(&lengths, list, large)?;
+        let payload = payload.freeze();
+        if self.sends_later() {
+            self.send_later(&lengths, &payload, taken.map(|(_, sent)| sent))?;
+        }
+        let parts = taken.map_or(Ok(()), |(checksum, sent)| checksum.check(sent));
+        Ok(Taken::Frame { lengths, payload, parts })
+    }
+
+    /// Takes the large parts, of which there is a checked list, and what follows them: returns their
+    /// checksum and the one that was sent.
+    fn take_large_parts(
+        &mut self,
+        lengths: &Lengths,
+        list: &[u8],
+        large: &mut [u8],
+    ) -> Result<Option<(PartsChecksum, [u8; PARTS_CHECKSUM_BYTES])>, RoundError> {
+        if lengths.large_count == 0 {
+            return Ok(None);
+        }
+        let mut checksum = PartsChecksum::new(lengths);
         let mut large = large;
+        let is_stream = self.is_stream();
         for large_len in frame::large_lengths(list) {
             let (part, behind) = std::mem::take(&mut large).split_at_mut(large_len);
             large = behind;
-            part.chunks_mut(chunk_bytes).try_for_each(|chunk| self.take_message(chunk))?;
+            if is_stream {
+                for piece in part.chunks_mut(PIECE_BYTES) {
+                    self.take_message(piece)?;
+                    checksum.add_piece(piece);
+                }
+            } else {
+                let mut chunks = part.chunks_mut(self.settings.chunk_bytes);
+                chunks.try_for_each(|chunk| self.take_message(chunk))?;
+                checksum.add(part);
+            }
         }
-        let payload = payload.freeze();
-        if self.sends_later() {
-            self.send_later(&lengths, &payload)?;
-        }
-        Ok(Taken::Frame { lengths, payload })
+        let mut sent = [0; PARTS_CHECKSUM_BYTES];
+        self.take_message(&mut sent)?;
+        Ok(Some((checksum, sent)))
     }
 
-    /// Whether what follows the header can be taken at once: nobody gets it from this rank.
-    fn takes_stream(&self) -> bool {
-        let topology = &self.settings.topology;
-        self.communicator.is_stream()
-            && topology.source(self.rank()) == Source::Broadcast
-            && topology.next(self.rank()).is_none()
+    /// Whether messages are one stream of bytes for all that get them: they are cut as suits each side.
+    fn is_stream(&self) -> bool {
+        self.communicator.is_stream() && self.settings.topology.is_one_stage()
     }
 
     /// Takes what follows the header, for the others, chunk by chunk.
@@ -448,15 +499,13 @@ impl Rounds {
             }
             Ok::<_, RoundError>(())
         };
-        if self.takes_stream() {
-            take_part(self, lengths.payload_len - led_len, None)?;
-            (self.list, self.discarded) = (list, chunk);
-            return Ok(());
-        }
         take_part(self, lengths.front_len - led_len, Some(&mut list))?;
         frame::check_list(&list, lengths)?;
         for large_len in frame::large_lengths(&list) {
             take_part(self, large_len, None)?;
+        }
+        if lengths.large_count > 0 {
+            take_part(self, PARTS_CHECKSUM_BYTES, None)?;
         }
         (self.list, self.discarded) = (list, chunk);
         Ok(())
@@ -496,7 +545,12 @@ impl Rounds {
     }
 
     /// Sends on what was received, from where it lies.
-    fn send_later(&mut self, lengths: &Lengths, payload: &Bytes) -> Result<(), RoundError> {
+    fn send_later(
+        &mut self,
+        lengths: &Lengths,
+        payload: &Bytes,
+        parts_checksum: Option<[u8; PARTS_CHECKSUM_BYTES]>,
+    ) -> Result<(), RoundError> {
         let Some(next) = self.settings.topology.next(self.rank()) else { return Ok(()) };
         self.send_first_message_later()?;
         let chunk_bytes = self.settings.chunk_bytes;
@@ -510,7 +564,7 @@ impl Rounds {
                 (at, left) = (at + len, left - len);
             }
         }
-        Ok(())
+        parts_checksum.map_or(Ok(()), |checksum| self.start_send(&checksum))
     }
 
     fn send_first_message_later(&mut self) -> Result<(), RoundError> {

@@ -57,6 +57,11 @@ impl Topology {
         self.tensor_size * self.context_size
     }
 
+    /// Whether nobody sends on what the broadcast brings.
+    pub fn is_one_stage(&self) -> bool {
+        self.pipeline_size == 1
+    }
+
     /// Where `rank` gets messages from.
     pub fn source(&self, rank: u32) -> Source {
         match rank {

@@ -50,7 +50,7 @@ impl BatchObject {
     fn add(&mut self, request: Request<'static>) -> CallResult {
         let Requests::Given(batch) = &mut self.requests else { return Err(KVH_ERR_STATE) };
         self.plans.try_reserve(1)?;
-        let plan = object_of(request.plan.as_ref());
+        let plan = object_of(request.plan.as_deref());
         batch.add(request)?;
         self.plans.push(plan);
         Ok(())
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn kvh_batch_add(
             plan: match request.plan.is_null() {
                 true => None,
                 // SAFETY: live during this call.
-                false => Some(unsafe { guarded::get(request.plan) }?.clone()),
+                false => Some(Box::new(unsafe { guarded::get(request.plan) }?.clone())),
             },
             parent,
         })
@@ -242,9 +242,8 @@ fn view(
         id,
         body: kvh_bytes_t::borrow(body),
         // The batch keeps the snapshot, so the pointer outlives this reference.
-        snapshot: snapshot.map_or(std::ptr::null(), |snapshot| {
-            Arc::as_ptr(&snapshot.clone().into_shared()).cast()
-        }),
+        snapshot: snapshot
+            .map_or(std::ptr::null(), |snapshot| Arc::as_ptr(snapshot.shared()).cast()),
         plan: std::ptr::null(),
         flags: if parent.is_some() { KVH_BATCH_REQUEST_HAS_PARENT } else { 0 },
         parent: parent.unwrap_or(0),

@@ -247,6 +247,11 @@ impl Snapshot {
         self.0
     }
 
+    /// What a C handle points at.
+    pub(crate) fn shared(&self) -> &Arc<SnapshotData> {
+        &self.0
+    }
+
     /// From a C handle.
     pub(crate) fn from_shared(data: Arc<SnapshotData>) -> Self {
         Self(data)

@@ -253,24 +253,15 @@ impl MpiCommunicator {
     }
 
     fn broadcast(&mut self, mut bytes: Message<'_>) -> Result<(), CommunicatorError> {
-        let Some(mut nodes) = self.nodes.take() else {
+        let Some(nodes) = &self.nodes else {
             return self.broadcast_message(self.first_stage(), bytes);
         };
-        let outcome = self.broadcast_by_nodes(&mut nodes, &mut bytes);
-        self.nodes = Some(nodes);
-        outcome
-    }
-
-    fn broadcast_by_nodes(
-        &mut self,
-        nodes: &mut Nodes,
-        bytes: &mut Message<'_>,
-    ) -> Result<(), CommunicatorError> {
-        let watch = self.watch();
         if let Some(leaders) = nodes.leaders {
             self.broadcast_message(leaders, bytes.reborrow())?;
         }
-        let Some(window) = &mut nodes.window else { return Ok(()) };
+        let watch = self.watch();
+        let window = self.nodes.as_mut().and_then(|nodes| nodes.window.as_mut());
+        let Some(window) = window else { return Ok(()) };
         match bytes {
             Message::Out(bytes) => window.write(bytes, watch),
             // The first rank of another node: it has no end of a round to wait for.
@@ -355,6 +346,10 @@ impl Communicator for MpiCommunicator {
     fn flush(&mut self) -> Result<(), CommunicatorError> {
         if let Some(window) = self.nodes.as_mut().and_then(|nodes| nodes.window.as_mut()) {
             window.flush();
+            // A reader that left would be missed only when the ring is full.
+            if let Some(gone) = window.gone() {
+                return Err(CommunicatorError::RankGone(gone));
+            }
         }
         Ok(())
     }

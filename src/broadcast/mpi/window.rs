@@ -2,10 +2,13 @@
 //! memory window). Rank 0 of the node writes, the others read, each at its own pace.
 //!
 //! ```text
-//! line 0        written u64: bytes written so far
-//! line 1 + r    read u64: bytes that node rank r has read; gone u64; rank u64: its rank among all
-//! ring          RING_BYTES, from line 1 + node size on                     (lines of 64 bytes)
+//! line 0         written u64: bytes written so far
+//! line 1 + 2r    read u64: bytes that node rank r has read
+//! line 2 + 2r    gone u64; rank u64: its rank among all
+//! ring           RING_BYTES, from line 1 + 2 * node size on                (lines of 64 bytes)
 //! ```
+//!
+//! What changes all the time has a line of its own: others look at the rest without fetching it anew.
 //!
 //! A writer waits while the ring holds bytes that some reader has not read; a reader waits while there
 //! are none for it. Both look at the other's counter: acquire after release, so that bytes are there
@@ -26,9 +29,29 @@ use crate::broadcast::communicator::CommunicatorError;
 const RING_BYTES: usize = 1 << 20;
 
 /// Bytes after which the other side is told: it copies while this one goes on.
-const PIECE_BYTES: usize = 32 << 10;
+const PIECE_BYTES: usize = 16 << 10;
 
 const LINE_BYTES: usize = 64;
+
+/// Lines before the ring, for this many ranks.
+const fn lines(node_size: usize) -> usize {
+    1 + 2 * node_size
+}
+
+// Where the words lie.
+const WRITTEN: usize = 0;
+
+const fn read_by(node_rank: usize) -> usize {
+    LINE_BYTES * (1 + 2 * node_rank)
+}
+
+const fn gone_of(node_rank: usize) -> usize {
+    LINE_BYTES * (2 + 2 * node_rank)
+}
+
+const fn rank_of(node_rank: usize) -> usize {
+    gone_of(node_rank) + size_of::<u64>()
+}
 
 /// A rank that left, if one did: its rank among all.
 pub(super) type Gone = Option<u32>;
@@ -57,7 +80,7 @@ impl Window {
     pub(super) fn allocate(node: Comm, rank: u32) -> Result<Option<Self>, CommunicatorError> {
         let (node_rank, node_size) = node.rank_and_size()?;
         let (node_rank, node_size) = (node_rank as usize, node_size as usize);
-        let len = LINE_BYTES * (1 + node_size) + RING_BYTES;
+        let len = LINE_BYTES * lines(node_size) + RING_BYTES;
         // A rank that gets none tells the others, as one whose memory cannot be used.
         let memory = node.allocate_shared(if node_rank == 0 { len } else { 0 }).ok();
         let mine = memory.map(|memory| Self {
@@ -74,11 +97,11 @@ impl Window {
         let mine = mine.filter(|mine| is_aligned(mine.base));
         if let Some(mine) = &mine {
             if node_rank == 0 {
-                mine.written().store(0, Ordering::Relaxed);
+                mine.word(WRITTEN).store(0, Ordering::Relaxed);
             }
-            mine.own(READ).store(0, Ordering::Relaxed);
-            mine.own(GONE).store(0, Ordering::Relaxed);
-            mine.own(RANK).store(u64::from(rank), Ordering::Release);
+            mine.word(read_by(node_rank)).store(0, Ordering::Relaxed);
+            mine.word(gone_of(node_rank)).store(0, Ordering::Relaxed);
+            mine.word(rank_of(node_rank)).store(u64::from(rank), Ordering::Release);
         }
         // Also a barrier: nobody looks before all have written.
         let mut have_all = [u64::from(mine.is_some())];
@@ -94,10 +117,6 @@ impl Window {
 
     /// The writer: puts `bytes` into the stream. Readers learn of them after a while, or by `flush`.
     pub(super) fn write(&mut self, bytes: &[u8], watch: Watch) -> Result<(), CommunicatorError> {
-        // A reader that left would be missed only when the ring is full.
-        if let Some(gone) = self.gone() {
-            return Err(CommunicatorError::RankGone(gone));
-        }
         for piece in bytes.chunks(PIECE_BYTES) {
             let needed = (self.position + piece.len() as u64).saturating_sub(RING_BYTES as u64);
             let mut patience = watch.patience();
@@ -144,7 +163,7 @@ impl Window {
             rest = behind;
             self.copy_out(piece);
             self.position += len as u64;
-            self.own(READ).store(self.position, Ordering::Release);
+            self.word(read_by(self.node_rank)).store(self.position, Ordering::Release);
             patience = watch.patience();
         }
         Ok(())
@@ -157,7 +176,7 @@ impl Window {
 
     /// This rank makes no further calls. Only while MPI runs: later the memory is gone.
     pub(super) fn leave(&self) {
-        self.own(GONE).store(1, Ordering::Release);
+        self.word(gone_of(self.node_rank)).store(1, Ordering::Release);
     }
 
     /// Collective over the node.
@@ -173,46 +192,42 @@ impl Window {
     }
 
     fn has_left(&self, node_rank: usize) -> bool {
-        node_rank != self.node_rank && self.word(1 + node_rank, GONE).load(Ordering::Acquire) != 0
+        node_rank != self.node_rank && self.word(gone_of(node_rank)).load(Ordering::Acquire) != 0
     }
 
     fn rank_of(&self, node_rank: usize) -> u32 {
-        self.word(1 + node_rank, RANK).load(Ordering::Relaxed) as u32
+        self.word(rank_of(node_rank)).load(Ordering::Relaxed) as u32
     }
 
     fn slowest(&self) -> u64 {
         (1..self.node_size)
-            .map(|rank| self.word(1 + rank, READ).load(Ordering::Acquire))
+            .map(|rank| self.word(read_by(rank)).load(Ordering::Acquire))
             .min()
             .unwrap_or(self.position)
     }
 
     fn written(&self) -> &AtomicU64 {
-        self.word(0, 0)
+        self.word(WRITTEN)
     }
 
-    fn own(&self, word: usize) -> &AtomicU64 {
-        self.word(1 + self.node_rank, word)
-    }
-
-    fn word(&self, line: usize, word: usize) -> &AtomicU64 {
-        debug_assert!(line <= self.node_size && word < LINE_BYTES / 8);
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + size_of::<u64>() <= LINE_BYTES * lines(self.node_size));
         // SAFETY: inside the lines in front of the ring; aligned, as `allocate` checked; all ranks
         // reach these words as atomics only.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(line * LINE_BYTES + word * 8).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
     /// The ring from the present position on: where it lies and how much fits before its end.
     fn ring_at_position(&self) -> (NonNull<u8>, usize) {
         let at = (self.position % RING_BYTES as u64) as usize;
-        let start = LINE_BYTES * (1 + self.node_size) + at;
+        let start = LINE_BYTES * lines(self.node_size) + at;
         // SAFETY: inside the memory, which has RING_BYTES behind the lines.
         (unsafe { self.base.add(start) }, RING_BYTES - at)
     }
 
     fn ring_start(&self) -> NonNull<u8> {
         // SAFETY: inside the memory.
-        unsafe { self.base.add(LINE_BYTES * (1 + self.node_size)) }
+        unsafe { self.base.add(LINE_BYTES * lines(self.node_size)) }
     }
 
     fn copy_in(&self, piece: &[u8]) {
@@ -246,7 +261,3 @@ impl Window {
         }
     }
 }
-
-const READ: usize = 0;
-const GONE: usize = 1;
-const RANK: usize = 2;
