@@ -1821,6 +1821,53 @@ KVH_MUST_USE kvh_status_t kvh_block_range_unpin(const kvh_block_range_t *range);
 // Destroys the range, releasing its pin unless that was done before. NULL is fine.
 void kvh_block_range_destroy(kvh_block_range_t *range);
 
+// kvh_reuse_tree_store of blocks whose bytes are complete once fence has passed
+// (kvh_reuse_tree_fence_passed): a number of the host's, from 1 on, for each point in its work that
+// others have to wait for. Until then the blocks are matched, for work that comes after the fence by
+// itself, but are missing for kvh_block_range_from_reuse_tree and for peers. KVH_ERR_INVALID_ARGUMENT:
+// fence is 0.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_store_with_fence(const kvh_reuse_tree_t *tree,
+                                             int32_t window,
+                                             const kvh_sequence_t *sequence,
+                                             size_t first_block,
+                                             const int32_t *ids,
+                                             size_t id_count,
+                                             uint64_t fence,
+                                             int32_t *held_out);
+
+// Says that all fences up to this one have passed. Fences are numbered in the order in which they
+// pass; a smaller number than before changes nothing.
+KVH_MUST_USE kvh_status_t kvh_reuse_tree_fence_passed(const kvh_reuse_tree_t *tree, uint64_t fence);
+
+// kvh_reuse_tree_store and a pin on what the tree then holds at these positions, in one step: no
+// eviction comes between a request's end and the send of its blocks. held_out is as for
+// kvh_reuse_tree_store. KVH_NOT_FOUND: the tree holds nothing there; held_out is written, *range_out
+// is not. lease_ns: 0 for none. KVH_ERR_STATE: owner mode, where kvh_request_store_and_pin does this.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_store_and_pin(const kvh_reuse_tree_t *tree,
+                                          int32_t window,
+                                          const kvh_sequence_t *sequence,
+                                          size_t first_block,
+                                          const int32_t *ids,
+                                          size_t id_count,
+                                          uint64_t lease_ns,
+                                          int32_t *held_out,
+                                          kvh_block_range_t **range_out);
+
+// Pins the blocks that a request holds, stored or not: until the unpin none of them is evicted,
+// offloaded or stored at another place. Blocks that are not stored become known to the tree by id,
+// busy to evict, and are handed back by kvh_reuse_tree_store as long: store first what is to be
+// stored. Negative ids hold nothing; KVH_NOT_FOUND: no other is there. lease_ns: 0 for none.
+// KVH_ERR_STATE: owner mode, where kvh_request_pin does this.
+KVH_MUST_USE
+kvh_status_t kvh_reuse_tree_pin_blocks(const kvh_reuse_tree_t *tree,
+                                       int32_t window,
+                                       const int32_t *ids,
+                                       size_t id_count,
+                                       uint64_t lease_ns,
+                                       kvh_block_range_t **range_out);
+
 // Moves up to capacity events to the caller, oldest first, each once; *count_out says how many.
 // Fewer than capacity: there are no more now. With (NULL, 0) *count_out says how many wait. One
 // thread reads events; a tree keeps them only if it was created with an event_capacity.
@@ -1984,7 +2031,8 @@ KVH_MUST_USE kvh_status_t kvh_request_pin(const kvh_request_t *request, kvh_requ
 // Ends the request: stores the blocks of the sequence's first token_count tokens, whose bytes are
 // complete, a partial last one too, then gives all blocks back, the last one first. The last token
 // that a model gave has no bytes: token_count is usually the sequence's length - 1. Later calls but
-// destroy are KVH_ERR_STATE.
+// destroy are KVH_ERR_STATE. On an error the request has not ended: call again, or destroy it, which
+// stores nothing.
 KVH_MUST_USE
 kvh_status_t kvh_request_finish(kvh_request_t *request,
                                 const kvh_sequence_t *sequence,

@@ -412,6 +412,13 @@ class BlockRange {
   detail::Handle<kvh_block_range_t, kvh_block_range_destroy> handle_;
 };
 
+// What ReuseTree::store_and_pin came to.
+struct StoredAndPinned {
+  // What the tree holds at each position.
+  std::vector<std::int32_t> held;
+  std::optional<BlockRange> range;
+};
+
 // Which policy a range is pinned or fetched with: all of it, or the longest prefix there is.
 enum class Policy : std::uint32_t { strict = KVH_RANGE_STRICT, best_effort = KVH_RANGE_BEST_EFFORT };
 
@@ -440,6 +447,36 @@ class ReuseTree {
     check(kvh_reuse_tree_store(get(), KVH_WINDOW_FULL, sequence.get(), first_block, ids.data(), ids.size(),
                                held.data()));
     return held;
+  }
+  // The same for blocks whose bytes are complete once fence_passed(fence) was called.
+  std::vector<std::int32_t> store_with_fence(const Sequence &sequence, std::size_t first_block,
+                                             View<std::int32_t> ids, std::uint64_t fence) const {
+    std::vector<std::int32_t> held(ids.size());
+    check(kvh_reuse_tree_store_with_fence(get(), KVH_WINDOW_FULL, sequence.get(), first_block, ids.data(), ids.size(),
+                                          fence, held.data()));
+    return held;
+  }
+  void fence_passed(std::uint64_t fence) const { check(kvh_reuse_tree_fence_passed(get(), fence)); }
+  // store() and a pin on what the tree then holds there, in one step; no range if that is nothing.
+  StoredAndPinned store_and_pin(const Sequence &sequence, std::size_t first_block, View<std::int32_t> ids,
+                                std::uint64_t lease_ns = 0) const {
+    StoredAndPinned stored;
+    stored.held.resize(ids.size());
+    kvh_block_range_t *range = nullptr;
+    if (check(kvh_reuse_tree_store_and_pin(get(), KVH_WINDOW_FULL, sequence.get(), first_block, ids.data(), ids.size(),
+                                           lease_ns, stored.held.data(), &range)) == KVH_OK) {
+      stored.range.emplace(range);
+    }
+    return stored;
+  }
+  // Pins full-window blocks that a request holds, stored or not; nothing if none of the ids is one.
+  std::optional<BlockRange> pin_blocks(View<std::int32_t> ids, std::uint64_t lease_ns = 0) const {
+    kvh_block_range_t *range = nullptr;
+    if (check(kvh_reuse_tree_pin_blocks(get(), KVH_WINDOW_FULL, ids.data(), ids.size(), lease_ns, &range)) ==
+        KVH_NOT_FOUND) {
+      return std::nullopt;
+    }
+    return BlockRange(range);
   }
   // Length in tokens of the longest stored prefix, at most max_tokens.
   std::size_t match(const Sequence &sequence, std::size_t max_tokens) const {

@@ -20,7 +20,10 @@ use kvhints::capi::buffer::*;
 use kvhints::capi::candidates::*;
 use kvhints::capi::capabilities::*;
 use kvhints::capi::context::*;
+use kvhints::capi::explain::*;
+use kvhints::capi::held_blocks::*;
 use kvhints::capi::plan::*;
+use kvhints::capi::request::*;
 use kvhints::capi::reuse_tree::*;
 use kvhints::capi::sequence::*;
 use kvhints::capi::snapshot::*;
@@ -224,6 +227,19 @@ fn msgpack(snapshot: &Owned<kvh_snapshot_t>) -> Vec<u8> {
 fn admission() {
     let json = envelope();
     call_survives(context, |context| made(kvh_snapshot_release, |out| admit(context, &json, out)));
+}
+
+#[test]
+fn explanations() {
+    let json = envelope();
+    call_survives(context, |context| {
+        let mut explanation = sized::<kvh_explanation_t>();
+        let (explanation, trusted) = (&mut explanation, KVH_INGRESS_TRUSTED);
+        // SAFETY: everything is live and as long as said.
+        unsafe {
+            kvh_explain(context.0, trusted, json.as_ptr(), json.len(), explanation, null_mut())
+        }
+    });
 }
 
 #[test]
@@ -443,16 +459,29 @@ struct Stored {
 const WINDOW: i32 = 32_000;
 
 fn empty_tree() -> Stored {
-    let (context, sequence) = (context(), sequence(&vec![7; TOKENS]));
+    tree(1, TOKENS, 0)
+}
+
+/// Tokens of a request in owner mode.
+const REQUEST_TOKENS: usize = 8_000;
+
+/// A tree in owner mode, with more blocks than its requests need.
+fn empty_owner() -> Stored {
+    tree(2, REQUEST_TOKENS, REQUEST_TOKENS as i32 / 4)
+}
+
+fn tree(mode: u32, token_count: usize, primary_blocks: i32) -> Stored {
+    let (context, sequence) = (context(), sequence(&vec![7; token_count]));
     let mut params = sized::<kvh_reuse_tree_params_t>();
-    (params.tokens_per_block, params.mode) = (16, 1);
+    (params.tokens_per_block, params.mode) = (16, mode);
+    params.primary_blocks = primary_blocks;
     let windows = [0, WINDOW];
     (params.windows, params.window_count) = (windows.as_ptr(), windows.len());
     // SAFETY: everything is live and as long as said.
     let tree = Owned::new(kvh_reuse_tree_destroy, |out| unsafe {
         kvh_reuse_tree_create(context.0, &params, out)
     });
-    Stored { tree, sequence, _context: context, ids: (0..TOKENS as i32 / 16).collect() }
+    Stored { tree, sequence, _context: context, ids: (0..token_count as i32 / 16).collect() }
 }
 
 fn store(stored: &mut Stored, window: i32) -> i32 {
@@ -510,6 +539,76 @@ fn pins() {
             })
         });
     }
+}
+
+#[test]
+fn storing_and_pinning() {
+    for window in [0, WINDOW] {
+        call_survives(empty_tree, |Stored { tree, sequence, ids, .. }| {
+            let mut held = [0i32; TOKENS / 16];
+            let (ids, count, held) = (ids.as_ptr(), ids.len(), held.as_mut_ptr());
+            // SAFETY: everything is live and as long as said.
+            made(kvh_block_range_destroy, |out| unsafe {
+                kvh_reuse_tree_store_and_pin(
+                    tree.0, window, sequence.0, 0, ids, count, 0, held, out,
+                )
+            })
+        });
+        // Blocks that the tree does not know.
+        call_survives(empty_tree, |Stored { tree, ids, .. }| {
+            // SAFETY: everything is live and as long as said.
+            made(kvh_block_range_destroy, |out| unsafe {
+                kvh_reuse_tree_pin_blocks(tree.0, window, ids.as_ptr(), ids.len(), 0, out)
+            })
+        });
+    }
+}
+
+/// A request in owner mode, and its tree.
+struct Admitted {
+    // Before what it belongs to.
+    request: Owned<kvh_request_t>,
+    stored: Stored,
+}
+
+fn add(stored: &Stored, out: *mut *mut kvh_request_t) -> i32 {
+    let mut params = sized::<kvh_request_params_t>();
+    (params.sequence, params.max_matched_tokens) = (stored.sequence.0, usize::MAX);
+    // SAFETY: everything is live.
+    unsafe { kvh_request_add(stored.tree.0, &params, out) }
+}
+
+fn admitted() -> Admitted {
+    let stored = empty_owner();
+    let request = Owned::new(kvh_request_destroy, |out| add(&stored, out));
+    Admitted { request, stored }
+}
+
+#[test]
+fn requests() {
+    call_survives(empty_owner, |stored| made(kvh_request_destroy, |out| add(stored, out)));
+    // All of it is stored: the next one finds it.
+    let with_stored = || {
+        let Admitted { request, stored } = admitted();
+        // SAFETY: everything is live.
+        assert_eq!(unsafe { kvh_request_finish(request.0, stored.sequence.0, REQUEST_TOKENS) }, 0);
+        drop(request);
+        stored
+    };
+    call_survives(with_stored, |stored| made(kvh_request_destroy, |out| add(stored, out)));
+    // SAFETY, here and below: everything is live.
+    call_survives(admitted, |Admitted { request, .. }| unsafe {
+        kvh_request_grow(request.0, 2 * REQUEST_TOKENS, 35, 0)
+    });
+    call_survives(admitted, |Admitted { request, stored }| unsafe {
+        kvh_request_store_context(request.0, stored.sequence.0, REQUEST_TOKENS)
+    });
+    call_survives(admitted, |Admitted { request, .. }| {
+        made(kvh_request_pin_destroy, |out| unsafe { kvh_request_pin(request.0, out) })
+    });
+    call_survives(admitted, |Admitted { request, stored }| unsafe {
+        kvh_request_finish(request.0, stored.sequence.0, REQUEST_TOKENS)
+    });
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub mod reuse_tree;
 
 pub mod block_range;
 
+pub mod held_blocks;
+
 pub mod reuse_events;
 
 pub mod owned_blocks;

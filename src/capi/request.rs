@@ -309,7 +309,8 @@ pub unsafe extern "C" fn kvh_request_pin(
 /// Ends the request: stores the blocks of the sequence's first token_count tokens, whose bytes are
 /// complete, a partial last one too, then gives all blocks back, the last one first. The last token
 /// that a model gave has no bytes: token_count is usually the sequence's length - 1. Later calls but
-/// destroy are KVH_ERR_STATE.
+/// destroy are KVH_ERR_STATE. On an error the request has not ended: call again, or destroy it, which
+/// stores nothing.
 ///
 /// # Safety
 /// `request` is a live request that nobody else uses during the call; `sequence` is live.

@@ -337,20 +337,42 @@ pub unsafe extern "C" fn kvh_reuse_tree_store(
     unsafe {
         on_tree(tree, |object| {
             let sequence = sequence::borrowed(sequence)?;
-            if id_count > 0 && (held_out.is_null() || !held_out.is_aligned()) {
-                return Err(KVH_ERR_INVALID_ARGUMENT);
-            }
-            let ids = args::slice(ids, id_count)?;
+            let ids = stored_ids(ids, id_count, held_out)?;
             let holds = match &object.owner {
                 None => object.tree.store(window, sequence, first_block, ids),
                 Some(owner) => owner.store(window, sequence, first_block, ids),
             }?;
-            for (index, held) in holds.iter().enumerate() {
-                // Not through a slice: a caller may bring the same array for both.
-                held_out.add(index).write(held.unwrap_or(KVH_BLOCK_NONE));
-            }
+            write_held(held_out, &holds);
             Ok(())
         })
+    }
+}
+
+/// The ids to be stored, where the answer has a place for each.
+///
+/// # Safety
+/// `ids` has `id_count` values, which stay as they are for `'a`.
+pub(super) unsafe fn stored_ids<'a>(
+    ids: *const i32,
+    id_count: usize,
+    held_out: *mut i32,
+) -> Result<&'a [i32], kvh_status> {
+    if id_count > 0 && (held_out.is_null() || !held_out.is_aligned()) {
+        return Err(KVH_ERR_INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { args::slice(ids, id_count) }
+}
+
+/// Tells what the tree holds at each position.
+///
+/// # Safety
+/// `held_out` has a place for each.
+pub(super) unsafe fn write_held(held_out: *mut i32, holds: &[Option<i32>]) {
+    for (index, held) in holds.iter().enumerate() {
+        // Not through a slice: a caller may bring the same array for ids and answer.
+        // SAFETY: the caller's promise.
+        unsafe { held_out.add(index).write(held.unwrap_or(KVH_BLOCK_NONE)) };
     }
 }
 

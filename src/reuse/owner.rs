@@ -312,6 +312,29 @@ impl Owner {
         first_block: usize,
         ids: &[BlockId],
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
+        self.store_used(window, sequence, first_block, ids, None)
+    }
+
+    /// [`ReuseTree::store_with_fence`] of blocks that are in use.
+    pub fn store_with_fence(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+        fence: u64,
+    ) -> Result<Vec<Option<BlockId>>, ReuseError> {
+        self.store_used(window, sequence, first_block, ids, Some(fence))
+    }
+
+    fn store_used(
+        &self,
+        window: i32,
+        sequence: &Sequence,
+        first_block: usize,
+        ids: &[BlockId],
+        fence: Option<u64>,
+    ) -> Result<Vec<Option<BlockId>>, ReuseError> {
         let index = self.shared.window_index(window)?;
         self.shared.locked(|state, tree| {
             let pool = &state.pools[index];
@@ -322,7 +345,7 @@ impl Owner {
                 }
             }
             let priority = |id| pool.queues.retention(id).priority;
-            tree.store_with_priorities(window, sequence, first_block, ids, &priority)
+            tree.store_with_priorities(window, sequence, first_block, ids, &priority, fence)
         })
     }
 

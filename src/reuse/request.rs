@@ -201,7 +201,8 @@ impl Request {
     }
 
     /// Ends the request: stores the blocks of the sequence's first `token_count` tokens, whose KV is
-    /// complete, a partial tail too, and gives all blocks back, the last one first.
+    /// complete, a partial tail too, and gives all blocks back, the last one first. On an error it has
+    /// not ended.
     pub fn finish(&mut self, sequence: &Sequence, token_count: usize) -> Result<(), ReuseError> {
         self.check_tokens(sequence, token_count)?;
         let prefix = if token_count.is_multiple_of(sequence.tokens_per_block()) {
@@ -211,11 +212,11 @@ impl Request {
         };
         let sequence = prefix.as_ref().unwrap_or(sequence);
         let blocks = token_count.div_ceil(sequence.tokens_per_block());
-        let held = std::mem::take(&mut self.held);
-        self.shared.locked(|state, tree| {
-            let stored = store(state, tree, &held, sequence, blocks);
-            give_back(state, tree, held);
-            stored
+        let Self { shared, held, .. } = self;
+        shared.locked(|state, tree| {
+            store(state, tree, held, sequence, blocks)?;
+            give_back(state, tree, std::mem::take(held));
+            Ok(())
         })
     }
 
@@ -349,7 +350,7 @@ fn store(
         if ids.is_empty() {
             continue;
         }
-        tree.store_with_priorities(pool.window, sequence, held.first_block, ids, &priority)?;
+        tree.store_with_priorities(pool.window, sequence, held.first_block, ids, &priority, None)?;
         pool.learn(tree);
     }
     Ok(())

@@ -385,7 +385,7 @@ impl ReuseTree {
         core.store(&mut core.writer.lock(), index, sequence, first_block, ids, Terms::USUAL)
     }
 
-    /// [`ReuseTree::store`] of blocks that have priorities already.
+    /// [`ReuseTree::store`] of blocks that have priorities already, and perhaps a fence.
     pub(super) fn store_with_priorities(
         &self,
         window: i32,
@@ -393,9 +393,10 @@ impl ReuseTree {
         first_block: usize,
         ids: &[BlockId],
         priority: &dyn Fn(BlockId) -> u8,
+        fence: Option<u64>,
     ) -> Result<Vec<Option<BlockId>>, ReuseError> {
         let index = self.checked_store(window, sequence, first_block, ids)?;
-        let terms = Terms { priority, ..Terms::USUAL };
+        let terms = Terms { priority, fence };
         let core = &self.shared.core;
         core.store(&mut core.writer.lock(), index, sequence, first_block, ids, terms)
     }
