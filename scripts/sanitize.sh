@@ -9,12 +9,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Cargo arguments, one set a line.
+# SANITIZER CARGO_ARGUMENTS, one set a line. ThreadSanitizer gets what has threads.
 tests=(
-  "--test snapshot_sharing"
-  "--test admission_vectors"
-  "--test reuse_threads"
-  "--test owner_threads"
+  "address --test snapshot_sharing"
+  "address --test admission_vectors"
+  "address --test reuse_threads"
+  "address --test owner_threads"
+  "thread --test snapshot_sharing"
+  "thread --test reuse_threads"
+  "thread --test owner_threads"
 )
 
 # SANITIZER TEST: must fail, with a report of that sanitizer.
@@ -42,7 +45,9 @@ under() {
 
 for sanitizer in "${@:-address thread}"; do
   for one in $sanitizer; do
-    for arguments in "${tests[@]}"; do
+    for test in "${tests[@]}"; do
+      [ "${test%% *}" = "$one" ] || continue
+      arguments=${test#* }
       # shellcheck disable=SC2086  # several arguments
       if under "$one" $arguments; then
         echo "passed $one: $arguments"

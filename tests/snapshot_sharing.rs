@@ -116,7 +116,8 @@ fn eight_threads_retain_read_and_release_one_snapshot() {
         // SAFETY: the reference from admission.
         unsafe { kvh_snapshot_release(snapshot.pointer()) };
     });
-    assert_eq!(reads.into_inner(), THREADS * TURNS);
+    // Not taken out of the atomic: ThreadSanitizer does not see how a scope waits for its threads.
+    assert_eq!(reads.load(Ordering::Relaxed), THREADS * TURNS);
 }
 
 #[test]
