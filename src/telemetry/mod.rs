@@ -5,7 +5,9 @@
 //! that a sender wrote can become a label.
 
 mod family;
+mod histogram;
 mod metrics;
 
 pub use family::Family;
+pub use histogram::Histogram;
 pub use metrics::Metrics;
