@@ -17,6 +17,7 @@ use crate::hint::{
     admit, admit_body, admit_body_msgpack, admit_msgpack, BodyError, Ingress, Scratch, SplitBody,
     Verdict, Verifier,
 };
+use crate::telemetry::nvtx::{Range, Step};
 
 /// verdict: a hint; there is a snapshot.
 pub const KVH_VERDICT_ADMITTED: i32 = 0;
@@ -123,6 +124,7 @@ unsafe fn judge_hint(
             (args::slice(raw, raw_len)?, args::out(verdict_out)?, args::out(snapshot_out)?)
         };
         let ingress = ingress_from(context, ingress)?;
+        let _range = Range::push(Step::Admit, || raw.len());
         let verdict = context.scratch.with(|scratch| judge(raw, ingress, scratch))?;
         let (code, snapshot) = report(context, verdict);
         verdict_out.write(code);
@@ -159,6 +161,7 @@ unsafe fn judge_body(
             )
         };
         let ingress = ingress_from(context, ingress)?;
+        let _range = Range::push(Step::Admit, || body.len());
         let max_bytes = context.body_max_bytes;
         let split = context.scratch.with(|scratch| judge(body, max_bytes, ingress, scratch))?;
         let (code, snapshot) = report(context, split.verdict);

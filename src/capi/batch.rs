@@ -47,6 +47,16 @@ impl BatchObject {
         Ok(Guarded::new(Self { requests: Requests::Received(batch), plans }))
     }
 
+    /// Bytes that a round gives to the other ranks: bodies, and each request's snapshot.
+    pub(super) fn payload_bytes(&self) -> usize {
+        let Requests::Given(batch) = &self.requests else { return 0 };
+        let snapshot = |snapshot: &Snapshot| snapshot.json().len();
+        let of = |request: &Request<'_>| {
+            request.body.len() + request.snapshot.as_ref().map_or(0, snapshot)
+        };
+        batch.requests().iter().map(of).sum()
+    }
+
     fn add(&mut self, request: Request<'static>) -> CallResult {
         let Requests::Given(batch) = &mut self.requests else { return Err(KVH_ERR_STATE) };
         self.plans.try_reserve(1)?;

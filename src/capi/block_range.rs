@@ -12,6 +12,7 @@ use super::status::kvh_status::*;
 use super::status::{kvh_status_t, CallResult};
 use crate::poison::Poisonable;
 use crate::reuse::{BlockRange, Policy, RangeRequest};
+use crate::telemetry::nvtx::{Range, Step};
 
 /// Blocks of one window, oldest first, and the pin that protects them: none is evicted, offloaded
 /// or stored elsewhere until the pin is released. In the full window the blocks before them are
@@ -111,6 +112,7 @@ pub unsafe extern "C" fn kvh_block_range_from_reuse_tree(
             },
             lease_deadline_ns: lease_deadline_ns(&object.context, params.lease_ns),
         };
+        let _range = Range::push(Step::Pin, || 0);
         let outcome = object.tree.pin_range(params.window, sequence, &request)?;
         present_out.write(outcome.present);
         range_out.write(give(outcome.range.ok_or(KVH_NOT_FOUND)?, &object.context));

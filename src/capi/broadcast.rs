@@ -12,6 +12,7 @@ use super::status::{kvh_status_t, CallResult};
 use crate::broadcast::header::AbortReason;
 use crate::broadcast::round::Rounds;
 use crate::poison::Poisonable;
+use crate::telemetry::nvtx::{Range, Step};
 
 /// Collective: one round. Rank 0 gives a batch that it filled with kvh_batch_add; its bodies are no
 /// longer needed when the call returns, and received_out may be NULL (NULL is written otherwise).
@@ -44,11 +45,13 @@ pub unsafe extern "C" fn kvh_broadcast(
         Err(status) => return status as kvh_status_t,
     };
     let CommunicatorObject { context, rounds } = object;
+    // SAFETY: the caller's promise.
+    let given = unsafe { guarded::get(batch) };
+    let _range = Range::push(Step::Broadcast, || given.map_or(0, BatchObject::payload_bytes));
     guard::collective(context, |is_poisoned| {
         // SAFETY: the caller's promise.
         let received_out = unsafe { args::out(received_out) };
-        // SAFETY: the caller's promise.
-        let batch = if batch.is_null() { None } else { Some(unsafe { guarded::get(batch) }) };
+        let batch = if batch.is_null() { None } else { Some(given) };
         if rounds.rank() == 0 {
             give(context, rounds, batch, is_poisoned)?;
             if let Ok(received_out) = received_out {

@@ -18,7 +18,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::hint::limits::BODY_MAX_BYTES;
 use crate::poison::{Poison, Poisonable};
 use crate::reuse::{ReuseTree, WeakReuseTree};
-use crate::telemetry::Metrics;
+use crate::telemetry::{nvtx, Metrics};
 
 /// The environment variable that trusts hints over HTTP when it is exactly `1`.
 const TRUST_VARIABLE: &str = "TRTLLM_TRUST_KV_HINTS";
@@ -241,6 +241,7 @@ pub unsafe extern "C" fn kvh_context_create(
             poison: Arc::new(Poison::default()),
             fork_mark: ForkMark::new(),
         };
+        nvtx::attach();
         context_out.write(handle::share(Arc::new(context)));
         Ok(())
     })

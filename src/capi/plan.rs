@@ -16,6 +16,7 @@ use super::status::kvh_status_t;
 use super::types::{kvh_bytes_t, kvh_str_t};
 use super::{args, args::Params, guard};
 use crate::plan::{decide, Decision, Plan, PlanBytesError, Refusal, RequestKind, RequestProfile};
+use crate::telemetry::nvtx::{Range, Step};
 
 /// One decision about a request's optional reuse. Immutable.
 pub struct kvh_plan_t {
@@ -194,6 +195,8 @@ pub unsafe extern "C" fn kvh_plan_decide(
             true => None,
             false => Some(snapshot_from(snapshot)?),
         };
+        let hint_bytes = || snapshot.as_ref().map_or(0, |snapshot| snapshot.json().len());
+        let _range = Range::push(Step::Plan, hint_bytes);
         let decision = decide(snapshot.as_ref(), capabilities, table, &profile)?;
         if snapshot.is_some() {
             count(context, &decision);

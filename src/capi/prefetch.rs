@@ -312,6 +312,17 @@ pub unsafe extern "C" fn kvh_prefetch_poll(
     }
 }
 
+/// The attempt's number among those of its transceiver, as profiles, logs and kvh_context_status
+/// show it; never 0, but 0 for NULL.
+///
+/// # Safety
+/// `prefetch` is NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_prefetch_number(prefetch: *const kvh_prefetch_t) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { handle::get(prefetch) }.map_or(0, |object| object.attempt.number())
+}
+
 /// The stable name of a KVH_OUTCOME_*, such as "content_miss"; static, never NULL. "unknown" for a
 /// number that is none.
 #[unsafe(no_mangle)]

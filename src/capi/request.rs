@@ -14,6 +14,7 @@ use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use crate::poison::Poisonable;
 use crate::reuse::{Request, RequestParams, RequestPin, RetentionRange, MAX_RETENTION_RANGES};
+use crate::telemetry::nvtx::{Range, Step};
 
 /// A request in owner mode: the blocks that it uses, in every window, from admission to its end. It
 /// may outlive the tree. Calls that take it as const may be made concurrently.
@@ -110,6 +111,7 @@ pub unsafe extern "C" fn kvh_request_add(
             let sequence = sequence::borrowed(params.sequence)?;
             let request_out = args::out(request_out)?;
             let ranges = retention_ranges(args::slice(params.retention, params.retention_count)?)?;
+            let _range = Range::push(Step::Match, || 0);
             let request = owner.add(&RequestParams {
                 sequence,
                 max_matched_tokens: params.max_matched_tokens,
@@ -277,6 +279,7 @@ pub unsafe extern "C" fn kvh_request_store_and_pin(
             let sequence = sequence::borrowed(sequence)?;
             let range_out = args::out(range_out)?;
             let lease = block_range::lease_deadline_ns(&object.context, lease_ns);
+            let _range = Range::push(Step::Pin, || 0);
             let range = object.request.store_and_pin(sequence, token_count, window, lease)?;
             range_out.write(block_range::give(range.ok_or(KVH_NOT_FOUND)?, &object.context));
             Ok(())
@@ -299,6 +302,7 @@ pub unsafe extern "C" fn kvh_request_pin(
     unsafe {
         on_request(request, |object| {
             let pin_out = args::out(pin_out)?;
+            let _range = Range::push(Step::Pin, || 0);
             let (pin, context) = (object.request.pin()?, Arc::clone(&object.context));
             pin_out.write(handle::give(RequestPinObject { pin, context }));
             Ok(())

@@ -15,6 +15,7 @@ use crate::reuse::{
     BlockState, Evicted, Noted, OwnedBlocks, Owner, OwnerStatistics, PinId, ReuseTree,
     ReuseTreeConfig, Tier, TreeObserver, TreeStatistics,
 };
+use crate::telemetry::nvtx::{Range, Step};
 use crate::telemetry::Metrics;
 
 /// The blocks that a cache holds, by content, one tree for each attention window. All calls may be
@@ -396,6 +397,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_match(
         on_tree(tree, |object| {
             let sequence = sequence::borrowed(sequence)?;
             let out = args::out(matched_tokens_out)?;
+            let _range = Range::push(Step::Match, || 0);
             out.write(object.tree.matched_tokens(window, sequence, max_tokens)?);
             Ok(())
         })
@@ -427,6 +429,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_match_and_pin(
             let matched_tokens_out = args::out(matched_tokens_out)?;
             let range_out = args::out(range_out)?;
             let lease = block_range::lease_deadline_ns(&object.context, lease_ns);
+            let _ranges = (Range::push(Step::Match, || 0), Range::push(Step::Pin, || 0));
             let (found, range) = object.tree.match_and_pin(window, sequence, max_tokens, lease)?;
             matched_tokens_out.write(found.matched_tokens);
             range_out.write(block_range::give(range.ok_or(KVH_NOT_FOUND)?, &object.context));

@@ -2,7 +2,8 @@
 
 use std::collections::TryReserveError;
 
-use super::Family;
+use super::attempts::AttemptBoard;
+use super::{Family, Histogram};
 
 /// The numbers of one context. Every method of a [`Family`] may be called from any thread.
 #[derive(Debug)]
@@ -72,6 +73,10 @@ pub struct Metrics {
     pub source_requests_refused: Family,
     /// Messages of peers that could not be read.
     pub transfer_messages_unreadable: Family,
+    /// Time that prefetches spent in each state, by [`Metrics::PREFETCH_STATES`].
+    pub prefetch_state_seconds: Histogram,
+    /// The attempts that are under way, for the status.
+    pub attempts: AttemptBoard,
 }
 
 impl Metrics {
@@ -149,6 +154,9 @@ impl Metrics {
     /// Label values of [`Metrics::source_requests_refused`], in index order: as on the wire.
     pub const SOURCE_REFUSALS: &'static [&'static str] =
         &["version", "namespace", "layout", "incarnation", "busy", "bad_request"];
+
+    /// Label values of [`Metrics::prefetch_state_seconds`], in index order.
+    pub const PREFETCH_STATES: &'static [&'static str] = &["init", "in_progress", "complete"];
 
     /// All families, at zero.
     pub fn new() -> Self {
@@ -296,17 +304,26 @@ impl Metrics {
                 "kvhints_transfer_messages_unreadable_total",
                 "Messages of peers that could not be read.",
             ),
+            prefetch_state_seconds: Histogram::new(
+                "kvhints_prefetch_state_seconds",
+                "Time that prefetches spent in each state that they left.",
+                "state",
+                Self::PREFETCH_STATES,
+            ),
+            attempts: AttemptBoard::default(),
         }
     }
 
     /// Prometheus text exposition of all families.
     pub fn render(&self) -> Result<String, TryReserveError> {
-        let families = self.families();
+        let (families, histograms) = (self.families(), [&self.prefetch_state_seconds]);
+        let of_families: usize = families.iter().map(|family| family.rendered_max_bytes()).sum();
+        let of_histograms: usize =
+            histograms.iter().map(|family| family.rendered_max_bytes()).sum();
         let mut text = String::new();
-        text.try_reserve_exact(families.iter().map(|family| family.rendered_max_bytes()).sum())?;
-        for family in families {
-            family.render(&mut text);
-        }
+        text.try_reserve_exact(of_families + of_histograms)?;
+        families.iter().for_each(|family| family.render(&mut text));
+        histograms.iter().for_each(|family| family.render(&mut text));
         Ok(text)
     }
 

@@ -1,12 +1,14 @@
-//! What the library did, told to operators: metrics in Prometheus text form.
+//! What the library did, told to operators: metrics in Prometheus text form, ranges for profilers.
 //!
 //! Rooms report through [`Metrics`] and never format text themselves. Label values come from
 //! closed lists known at compile time, so every series exists from the start, at zero, and nothing
 //! that a sender wrote can become a label.
 
+pub mod attempts;
 mod family;
 mod histogram;
 mod metrics;
+pub mod nvtx;
 
 pub use family::Family;
 pub use histogram::Histogram;

@@ -24,6 +24,7 @@ use super::source::Identity;
 use super::state::{Incarnation, State};
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
+use crate::telemetry::nvtx::{Range, Step};
 use crate::telemetry::Metrics;
 
 /// Staging that is kept for the next runs.
@@ -289,7 +290,11 @@ impl Destination {
         let Some(receive) = self.receives.remove(&ticket) else { return };
         let run = &receive.run;
         let verdict = match result {
-            Ok(()) => self.verify(&receive),
+            Ok(()) => {
+                let bytes = receive.staging.len();
+                let _range = Range::push_of_attempt(Step::Verify, run.sequence, bytes);
+                self.verify(&receive)
+            }
             Err(_) => Err(FailReason::PeerGone),
         };
         let ended = Event::Received { blocks: run.blocks(), verdict };

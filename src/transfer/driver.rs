@@ -20,7 +20,7 @@ use super::source::Source;
 use super::transport::{Event, PeerId, Transport, Waker};
 use crate::clock::Clock;
 use crate::poison::Poison;
-use crate::telemetry::Metrics;
+use crate::telemetry::{nvtx, Metrics};
 
 /// Events handled before time and sends are looked at again.
 const EVENTS_PER_ROUND: usize = 64;
@@ -127,6 +127,7 @@ pub(super) struct Driver {
 impl Driver {
     /// The thread's whole life.
     pub(super) fn live(mut self, poison: &Poison) {
+        nvtx::name_this_thread(c"kvhints-transfer");
         let outcome = poison.catch(|| self.run(poison));
         let is_at_fault = outcome.is_err() || poison.is_set();
         let reason = if is_at_fault { FailReason::Fault } else { FailReason::Shutdown };

@@ -26,6 +26,7 @@ use super::state::State;
 use crate::clock::Clock;
 use crate::plan::{AllowList, Endpoint};
 use crate::poison::Poison;
+use crate::telemetry::nvtx;
 
 /// Endpoints that are fetched at once.
 const MAX_FETCHES: usize = 64;
@@ -177,6 +178,7 @@ impl Shared {
         let (its_endpoint, its_patience) = (endpoint.clone(), Arc::clone(&patience));
         let thread = std::thread::Builder::new().name("kvhints-metadata".to_owned());
         let thread = thread.spawn(move || {
+            nvtx::name_this_thread(c"kvhints-metadata");
             let run = || shared.run(&its_endpoint, number, &its_patience);
             if shared.poison.catch(run).is_err() {
                 shared.close(FailReason::Fault);

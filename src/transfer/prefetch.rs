@@ -11,6 +11,7 @@
 
 use super::reason::FailReason;
 use crate::reuse::Policy;
+use crate::telemetry::attempts::{AttemptState, AttemptTrace};
 
 /// Where the request stands. The names are those of the serving engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -156,6 +157,7 @@ pub struct Prefetch {
     committing: u32,
     is_request_sent: bool,
     is_claimed: bool,
+    trace: AttemptTrace,
 }
 
 impl Prefetch {
@@ -179,9 +181,15 @@ impl Prefetch {
             committing: 0,
             is_request_sent: false,
             is_claimed: false,
+            trace: AttemptTrace::default(),
         };
         prefetch.enter(State::PrefetchInit, now_ns, deadlines.metadata_ns);
         (prefetch, Action::FetchMetadata)
+    }
+
+    /// Shows from now on what becomes of it.
+    pub fn shown_by(&mut self, trace: AttemptTrace) {
+        self.trace = trace;
     }
 
     /// Where the request stands.
@@ -397,6 +405,7 @@ impl Prefetch {
             State::PrefetchInProgress => self.progress.spent_ns[1] = spent_ns,
             State::PrefetchComplete => self.progress.spent_ns[2] = spent_ns,
         }
+        self.trace.enter(AttemptState::ALL[state as usize], now_ns);
         self.state = state;
         self.entered_ns = now_ns;
         self.deadline_ns = now_ns.saturating_add(lasts_ns);

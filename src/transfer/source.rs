@@ -22,6 +22,7 @@ use super::state::Incarnation;
 use super::transport::{PeerId, Ticket, Transport};
 use super::wire::WireError;
 use crate::reuse::{BlockRange, Policy, ReuseTree};
+use crate::telemetry::nvtx::{Range, Step};
 use crate::telemetry::Metrics;
 
 /// What makes a worker's rank itself, to its peers.
@@ -170,7 +171,10 @@ impl Source {
         }
         let skipped = request.skipped_blocks as usize;
         let wanted = request.names.len() - skipped;
+        let range =
+            Range::push_of_attempt(Step::Pin, key.sequence, wanted * self.pool.block_bytes());
         let pinned = self.tree.pin_named(self.window, &request.names, request.policy, None);
+        drop(range);
         let Ok(pinned) = pinned else {
             // No memory for the answer: later perhaps.
             self.refuse(transport, peer, key, RefuseReason::Busy);

@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::plan::{AddressBounds, AllowList, AllowListError, Endpoint};
 use crate::poison::Poison;
 use crate::reuse::{Policy, ReuseTree, Sequence};
+use crate::telemetry::attempts::AttemptTrace;
 use crate::telemetry::Metrics;
 
 pub use super::attempt::{HintCheck, Origin};
@@ -392,11 +393,15 @@ impl Transceiver {
         self.lend(&destination)?;
         let now_ns = self.clock.monotonic_ns();
         // Begun by the command below, which fetches the metadata.
-        let (prefetch, _) = Prefetch::begin(now_ns, wanted as u32, order.policy, order.deadlines);
+        let (mut prefetch, _) =
+            Prefetch::begin(now_ns, wanted as u32, order.policy, order.deadlines);
+        let number = self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let bytes = destination.len() as u64 * self.pool.block_bytes() as u64;
+        prefetch.shown_by(AttemptTrace::begin(&self.metrics, number, bytes, now_ns));
         let hold_margin_ns = 2 * QUIESCE_GRACE_NS;
         let attempt = Arc::new(Attempt::new(
             Order {
-                sequence: self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1,
+                sequence: number,
                 origin: order.origin.clone(),
                 names,
                 skipped_blocks: order.first_block,
@@ -526,6 +531,11 @@ pub struct PrefetchHandle {
 }
 
 impl PrefetchHandle {
+    /// The attempt's number, as profiles, logs and the status show it.
+    pub fn number(&self) -> u64 {
+        self.attempt.order.sequence
+    }
+
     /// State and outcome now.
     pub fn poll(&self) -> (PrefetchState, Option<Outcome>) {
         self.attempt.poll(self.clock.monotonic_ns())

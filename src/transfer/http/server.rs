@@ -24,6 +24,7 @@ use parking_lot::RwLock;
 
 use super::STATE_PATH;
 use crate::poison::Poison;
+use crate::telemetry::nvtx;
 
 /// Connections served at once; one more takes the place of another.
 const MAX_CONNECTIONS: usize = 64;
@@ -74,6 +75,7 @@ impl StateServer {
         };
         let thread =
             std::thread::Builder::new().name("kvhints-http".to_owned()).spawn(move || {
+                nvtx::name_this_thread(c"kvhints-http");
                 // A panic poisons the context; the listener closes either way.
                 let _ = poison.catch(|| server.run());
             })?;
