@@ -59,6 +59,18 @@
 // trust_http_hints: off.
 #define KVH_TRUST_OFF 2
 
+// level of a log record: a fault of the library, or a broadcast that failed.
+#define KVH_LOG_ERROR 1
+
+// level of a log record: something was lost that would have been of use; requests go on.
+#define KVH_LOG_WARNING 2
+
+// level of a log record: what operators may want to know of normal work.
+#define KVH_LOG_INFO 3
+
+// level of a log record: what became of each request.
+#define KVH_LOG_DEBUG 4
+
 // verdict: a hint; there is a snapshot.
 #define KVH_VERDICT_ADMITTED 0
 
@@ -556,6 +568,31 @@ typedef struct kvh_context_params {
   // context holds a reference of its own. NULL: there are no signed hints.
   const kvh_key_ring_t *key_ring;
 } kvh_context_params_t;
+
+// One line of the log. Strings live during the call only. New members are added at the end.
+typedef struct kvh_log_record {
+  // sizeof(kvh_log_record_t) of the library: members beyond it are not there.
+  size_t struct_size;
+  // KVH_LOG_*.
+  uint32_t level;
+  // Must be ignored.
+  uint32_t reserved;
+  // The event's stable name, such as "prefetch_failed".
+  kvh_str_t event;
+  // What it means, for people; the same for each record of an event.
+  kvh_str_t message;
+  // The event's numbers and words, as one JSON object. Nothing of a hint's contents is in it.
+  kvh_str_t fields;
+  // Records of the same event that were left out since the last one, so that nobody can flood
+  // the log.
+  uint64_t left_out;
+  // When, on the context's monotonic clock.
+  uint64_t time_ns;
+} kvh_log_record_t;
+
+// Takes one record; called from any thread, several at once, without a lock of the library. Must
+// not throw, and must not wait: requests and transfers wait for it meanwhile.
+typedef void (*kvh_log_fn)(void *user_data, const kvh_log_record_t *record);
 
 // One action of a snapshot: its strings unescaped, its payload and itself as canonical JSON. Valid
 // as long as the snapshot is held. Frozen.
@@ -1259,6 +1296,32 @@ kvh_status_t kvh_context_poison_location(const kvh_context_t *context,
                                          char *buf,
                                          size_t buf_len,
                                          size_t *len_out);
+
+// Sends the context's log to `log`: records up to `level` (KVH_LOG_*), each event at most ten times
+// a second. Once for each context, before it is used. destroy is called with user_data exactly
+// once: when the last object of the context is gone, or before this returns an error; both may
+// be NULL. KVH_ERR_STATE: there is a log already. KVH_ERR_INVALID_ARGUMENT: no log, or
+// no such level.
+KVH_MUST_USE
+kvh_status_t kvh_context_set_log(const kvh_context_t *context,
+                                 uint32_t level,
+                                 kvh_log_fn log,
+                                 void *user_data,
+                                 kvh_destroy_fn destroy);
+
+// What the context is doing, as one JSON object, not NUL-terminated: whether it is poisoned;
+// attempts to fetch by state (ended ones whose handle lives included), the oldest that run, with
+// ages; live pins, and the most that the oldest can be old, null in the moment in which a tree is
+// created; peers; queues. For people and for detectors of hangs: it waits for no lock and allocates
+// nothing, so it may be called from any thread while others hang inside of calls, and on a poisoned
+// context. (NULL, 0) asks for the length, which is written in every case but an error of the
+// arguments; it changes from call to call, but 8,192 bytes are always enough. docs/operations.md
+// explains each member.
+KVH_MUST_USE
+kvh_status_t kvh_context_status(const kvh_context_t *context,
+                                char *buf,
+                                size_t buf_len,
+                                size_t *len_out);
 
 // Adds a reference and returns the same snapshot; NULL for NULL. One atomic operation.
 kvh_snapshot_t *kvh_snapshot_retain(const kvh_snapshot_t *snapshot);
@@ -2287,6 +2350,10 @@ kvh_status_t kvh_prefetch_begin(const kvh_transceiver_t *transceiver,
 // Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK;
 // *state_out is written with both. A few nanoseconds; call it as often as is convenient.
 KVH_MUST_USE kvh_status_t kvh_prefetch_poll(const kvh_prefetch_t *prefetch, uint32_t *state_out);
+
+// The attempt's number among those of its transceiver, as profiles, logs and kvh_context_status
+// show it; never 0, but 0 for NULL.
+uint64_t kvh_prefetch_number(const kvh_prefetch_t *prefetch);
 
 // The stable name of a KVH_OUTCOME_*, such as "content_miss"; static, never NULL. "unknown" for a
 // number that is none.

@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace kvhints {
@@ -318,6 +319,27 @@ class Context {
     return detail::growing_text([this](char *buf, std::size_t buf_len, std::size_t *length) {
       return kvh_context_metrics(get(), buf, buf_len, length);
     });
+  }
+
+  // What the context is doing, as JSON. Waits for nobody, whoever hangs.
+  std::string status() const {
+    return detail::growing_text([this](char *buf, std::size_t buf_len, std::size_t *length) {
+      return kvh_context_status(get(), buf, buf_len, length);
+    });
+  }
+
+  // Sends the log, up to a level (KVH_LOG_*), to `log`: a noexcept callable that takes a
+  // const kvh_log_record_t &, from any thread, several at once. Once for each context.
+  template <typename Log>
+  void set_log(std::uint32_t level, Log log) const {
+    static_assert(std::is_nothrow_invocable_v<Log &, const kvh_log_record_t &>,
+                  "no exception may enter the library: make the callable noexcept");
+    auto owned = std::make_unique<Log>(std::move(log));
+    // From here on the library owns it, and destroys it on failure too.
+    check(kvh_context_set_log(
+        get(), level,
+        [](void *log, const kvh_log_record_t *record) noexcept { (*static_cast<Log *>(log))(*record); },
+        owned.release(), [](void *log) noexcept { delete static_cast<Log *>(log); }));
   }
 
   kvh_context_t *get() const noexcept { return handle_.get(); }
@@ -839,6 +861,8 @@ class Prefetch {
     std::size_t count = 0;
     return check(kvh_prefetch_claim(get(), &count)) == KVH_OK ? count : 0;
   }
+  // Its number in profiles, logs and the context's status.
+  std::uint64_t number() const noexcept { return kvh_prefetch_number(get()); }
   kvh_prefetch_t *get() const noexcept { return handle_.get(); }
 
  private:

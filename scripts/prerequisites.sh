@@ -60,11 +60,25 @@ component_name() {
     esac
 }
 
+# need_python_packages NAME==VERSION...: into build/python, an environment of the build's own. Where they
+# cannot be had, the tests that use them are skipped and say so.
+need_python_packages() {
+    [ -x build/python/bin/python ] || python3 -m venv build/python >&2 || return 0
+    for package in "$@"; do
+        build/python/bin/pip show --quiet "${package%%==*}" 2>/dev/null ||
+            build/python/bin/pip install --quiet --disable-pip-version-check "$package" >&2 ||
+            echo "no $package: tests that need it are skipped" >&2
+    done
+}
+
 # What building and running needs: a compiler, cmake, an MPI (whose header is read with libclang), and
 # UCX to move blocks.
 build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
 # What the tests need on top.
-test_packages="libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 mpich libmpich-dev"
+test_packages="libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev"
+
+# Python packages of the tests: a parser of Prometheus text.
+test_python_packages="prometheus_client==0.26.0"
 
 # Environment for mpirun on one machine: root may run it, more ranks than cores are fine, and
 # nothing leaves the loopback interface. For MPICH these names mean nothing.

@@ -20,6 +20,11 @@ AT(kvh_context_params_t, clock_monotonic_ns, 16);
 AT(kvh_context_params_t, clock_destroy, 40);
 AT(kvh_context_params_t, key_ring, 56);
 
+AT(kvh_log_record_t, level, 8);
+AT(kvh_log_record_t, event, 16);
+AT(kvh_log_record_t, fields, 48);
+AT(kvh_log_record_t, left_out, 64);
+AT(kvh_log_record_t, time_ns, 72);
 AT(kvh_key_ring_params_t, audience, 8);
 AT(kvh_key_ring_params_t, expiry, 24);
 AT(kvh_key_ring_params_t, admissions_max, 28);

@@ -36,6 +36,25 @@ TEST(Panic, StopsAtTheBoundaryAndPoisonsTheContext) {
   kvh_context_destroy(context);
 }
 
+TEST(Panic, IsInTheStatusAndOnceInTheLog) {
+  kvh_context_t *context = nullptr;
+  ASSERT_EQ(kvh_context_create(nullptr, &context), KVH_OK);
+  std::string told;
+  const auto take = [](void *told, const kvh_log_record_t *record) noexcept {
+    *static_cast<std::string *>(told) += std::string(record->event.data, record->event.len) + " " +
+                                         std::string(record->fields.data, record->fields.len) + "\n";
+  };
+  ASSERT_EQ(kvh_context_set_log(context, KVH_LOG_ERROR, take, &told, nullptr), KVH_OK);
+  EXPECT_EQ(kvh_probe_panic(context), KVH_ERR_POISONED);
+  EXPECT_EQ(kvh_probe_panic(context), KVH_ERR_POISONED);
+  EXPECT_THAT(told, testing::MatchesRegex("poisoned \\{\"place\":\"[^\"]*lib.rs:[0-9]+\"\\}\n"));
+  char text[8192];
+  size_t length = 0;
+  ASSERT_EQ(kvh_context_status(context, text, sizeof text, &length), KVH_OK);
+  EXPECT_THAT(std::string(text, length), testing::HasSubstr("\"poisoned\":true"));
+  kvh_context_destroy(context);
+}
+
 TEST(Panic, LeavesOtherContextsAlone) {
   kvh_context_t *bad = nullptr;
   kvh_context_t *good = nullptr;

@@ -17,7 +17,9 @@ use crate::hint::{
     admit, admit_body, admit_body_msgpack, admit_msgpack, BodyError, Ingress, Scratch, SplitBody,
     Verdict, Verifier,
 };
+use crate::telemetry::log::{Event, Value};
 use crate::telemetry::nvtx::{Range, Step};
+use crate::telemetry::Metrics;
 
 /// verdict: a hint; there is a snapshot.
 pub const KVH_VERDICT_ADMITTED: i32 = 0;
@@ -97,7 +99,12 @@ fn report(context: &Context, verdict: Verdict) -> (i32, *mut kvh_snapshot_t) {
         KVH_VERDICT_ADMITTED => context.metrics.hints_admitted.add(0, 1),
         KVH_VERDICT_ABSENT => {}
         // The label values stand in the order of the verdicts.
-        _ => context.metrics.hints_ignored.add((code - KVH_VERDICT_UNTRUSTED) as usize, 1),
+        _ => {
+            let reason = (code - KVH_VERDICT_UNTRUSTED) as usize;
+            context.metrics.hints_ignored.add(reason, 1);
+            let word = Metrics::IGNORED_REASONS[reason];
+            context.log(Event::HintIgnored, &[("reason", Value::Word(word))]);
+        }
     }
     let snapshot = verdict
         .into_snapshot()

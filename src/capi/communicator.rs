@@ -25,6 +25,7 @@ use crate::broadcast::round::{Equipment, RoundError, Rounds};
 use crate::broadcast::settings::{HintForm, Mode, PipelineSends, Settings};
 use crate::broadcast::topology::Topology;
 use crate::poison::Poisonable;
+use crate::telemetry::log::Event;
 
 /// What a communicator handle holds.
 pub struct CommunicatorObject {
@@ -199,7 +200,11 @@ pub(super) fn failed(context: &Context, error: RoundError) -> kvh_status {
     ) {
         context.poison().set_at("a damaged broadcast round".to_owned());
     }
-    error.into()
+    let status = kvh_status::from(error);
+    if status == KVH_ERR_COMMUNICATOR {
+        context.log(Event::BroadcastFailed, &[]);
+    }
+    status
 }
 
 impl From<AbortReason> for kvh_status {

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,7 +18,8 @@ use super::status::kvh_status_t;
 use crate::clock::{Clock, SystemClock};
 use crate::hint::limits::BODY_MAX_BYTES;
 use crate::poison::{Poison, Poisonable};
-use crate::reuse::{ReuseTree, WeakReuseTree};
+use crate::reuse::WeakReuseTree;
+use crate::telemetry::log::{Event, Value};
 use crate::telemetry::{nvtx, Metrics};
 
 /// The environment variable that trusts hints over HTTP when it is exactly `1`.
@@ -37,6 +39,7 @@ pub struct Context {
     pub(crate) trees: Mutex<Vec<WeakReuseTree>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) poison: Arc<Poison>,
+    is_poison_told: AtomicBool,
     fork_mark: ForkMark,
 }
 
@@ -45,9 +48,30 @@ impl Context {
         self.fork_mark.is_forked()
     }
 
+    /// Tells once that the context is poisoned. Whoever notices it first does: a thread of the
+    /// library may have been the one at fault.
+    pub(super) fn tell_poisoned(&self) {
+        if self.is_poison_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let place = self.poison.location().unwrap_or("unknown");
+        self.log(Event::Poisoned, &[("place", Value::Place(place))]);
+    }
+
     /// Brings what the metrics say of reuse trees up to date.
     fn hear_trees(&self) {
-        self.trees.lock().retain(|tree| tree.upgrade().inspect(ReuseTree::report).is_some());
+        let now_ns = self.clock.monotonic_ns();
+        let mut oldest_pin_age_ns = 0;
+        // Asked outside of the lock, which nobody holds for longer than a moment.
+        let tree_at = |index| self.trees.lock().get(index).cloned();
+        for tree in (0..).map_while(tree_at) {
+            if let Some(tree) = tree.upgrade() {
+                tree.set_now(now_ns);
+                tree.report();
+                oldest_pin_age_ns = oldest_pin_age_ns.max(tree.longest_pin_age_ns(now_ns));
+            }
+        }
+        self.metrics.reuse_oldest_pin_age.set(0, oldest_pin_age_ns);
     }
 }
 
@@ -239,6 +263,7 @@ pub unsafe extern "C" fn kvh_context_create(
             trees: Mutex::default(),
             clock: clock?,
             poison: Arc::new(Poison::default()),
+            is_poison_told: AtomicBool::new(false),
             fork_mark: ForkMark::new(),
         };
         nvtx::attach();

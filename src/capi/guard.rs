@@ -21,7 +21,11 @@ pub fn with_context(context: &Context, body: impl FnOnce() -> CallResult) -> kvh
     if context.is_forked() {
         return KVH_ERR_FORKED as kvh_status_t;
     }
-    to_status(context.poison().catch(body))
+    let outcome = context.poison().catch(body);
+    if outcome.is_err() {
+        context.tell_poisoned();
+    }
+    to_status(outcome)
 }
 
 /// A call whose first argument is a context handle.
@@ -50,6 +54,9 @@ pub fn collective(context: &Context, body: impl FnOnce(bool) -> CallResult) -> k
     let outcome = this_call.catch(|| body(is_poisoned));
     if let Some(location) = this_call.location() {
         context.poison().set_at(location.to_owned());
+    }
+    if context.poison().is_set() {
+        context.tell_poisoned();
     }
     if is_poisoned {
         return KVH_ERR_POISONED as kvh_status_t;

@@ -31,6 +31,10 @@ pub mod key_ring;
 
 pub mod context;
 
+pub mod context_log;
+
+pub mod context_status;
+
 pub mod snapshot;
 
 pub mod admit;

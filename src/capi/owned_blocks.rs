@@ -360,7 +360,7 @@ pub unsafe extern "C" fn kvh_reuse_tree_refresh(
             };
             let metrics = &object.context.metrics;
             metrics.reuse_expired_leases.set(0, refreshed.leases_expired as u64);
-            metrics.reuse_oldest_pin_age_ns.set(0, refreshed.oldest_pin_age_ns);
+            metrics.reuse_oldest_pin_age.set(0, refreshed.oldest_pin_age_ns);
             let value = kvh_reuse_tree_refreshed_t {
                 struct_size: size_of::<kvh_reuse_tree_refreshed_t>(),
                 priorities_expired: refreshed.priorities_expired,

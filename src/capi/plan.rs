@@ -16,6 +16,7 @@ use super::status::kvh_status_t;
 use super::types::{kvh_bytes_t, kvh_str_t};
 use super::{args, args::Params, guard};
 use crate::plan::{decide, Decision, Plan, PlanBytesError, Refusal, RequestKind, RequestProfile};
+use crate::telemetry::log::{Event, Value};
 use crate::telemetry::nvtx::{Range, Step};
 
 /// One decision about a request's optional reuse. Immutable.
@@ -161,7 +162,10 @@ fn count(context: &Context, decision: &Decision) {
     metrics.plan_unknown_types.add(0, decision.counts.unknown_type as u64);
     metrics.plan_versions_unmatched.add(0, decision.counts.version_unmatched as u64);
     match &decision.plan {
-        Plan::Local(refusal) => metrics.plan_refused.add(refusal.index(), 1),
+        Plan::Local(refusal) => {
+            metrics.plan_refused.add(refusal.index(), 1);
+            context.log(Event::PlanRefused, &[("reason", Value::Word(refusal.name()))]);
+        }
         Plan::NamedFetch(_) => metrics.plan_named_fetches.add(0, 1),
     }
 }

@@ -1,6 +1,7 @@
 //! `kvh_prefetch_t`: one attempt to fetch blocks from another worker.
 
 use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use super::args::{self, Params};
@@ -16,7 +17,8 @@ use super::transceiver::{kvh_transceiver_t, on_transceiver};
 use super::types::kvh_bytes_t;
 use crate::plan::{NamedFetch, Plan};
 use crate::reuse::Policy;
-use crate::transfer::prefetch::{Deadlines, Outcome};
+use crate::telemetry::log::{Event, Value};
+use crate::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use crate::transfer::reason::FailReason;
 use crate::transfer::state::State;
 use crate::transfer::transceiver::{BeginError, FetchOrder, Origin, PrefetchHandle};
@@ -37,6 +39,37 @@ pub struct PrefetchObject {
     attempt: PrefetchHandle,
     context: Arc<Context>,
     tokens_per_block: usize,
+    is_end_told: AtomicBool,
+}
+
+impl PrefetchObject {
+    /// State and outcome; the first time that there is an outcome it is told.
+    fn poll(&self) -> (PrefetchState, Option<Outcome>) {
+        let (state, outcome) = self.attempt.poll();
+        if let Some(outcome) = outcome {
+            if !self.is_end_told.load(Ordering::Relaxed)
+                && !self.is_end_told.swap(true, Ordering::Relaxed)
+            {
+                self.tell_end(outcome);
+            }
+        }
+        (state, outcome)
+    }
+
+    fn tell_end(&self, outcome: Outcome) {
+        let number = ("attempt", Value::Number(self.attempt.number()));
+        let (blocks, word) = match outcome {
+            Outcome::Failed(reason) => {
+                let reason = ("reason", Value::Word(reason.name()));
+                return self.context.log(Event::PrefetchFailed, &[number, reason]);
+            }
+            Outcome::Delivered { blocks } => (blocks, "delivered"),
+            Outcome::ContentMiss => (0, "content_miss"),
+            Outcome::Cancelled => (0, "cancelled"),
+        };
+        let (outcome, blocks) = (Value::Word(word), Value::Number(blocks.into()));
+        self.context.log(Event::PrefetchEnded, &[number, ("outcome", outcome), ("blocks", blocks)]);
+    }
 }
 
 impl Handle for kvh_prefetch_t {
@@ -284,6 +317,7 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
                 attempt,
                 context: Arc::clone(&object.context),
                 tokens_per_block: sequence.tokens_per_block(),
+                is_end_told: AtomicBool::new(false),
             }));
             Ok(())
         })
@@ -305,7 +339,7 @@ pub unsafe extern "C" fn kvh_prefetch_poll(
     unsafe {
         on_prefetch(prefetch, |object| {
             let state_out = args::out(state_out)?;
-            let (state, outcome) = object.attempt.poll();
+            let (state, outcome) = object.poll();
             state_out.write(state as u32);
             outcome.map(|_| ()).ok_or(KVH_IN_PROGRESS)
         })
@@ -351,7 +385,7 @@ pub unsafe extern "C" fn kvh_prefetch_outcome(
     // SAFETY: the caller's promise.
     unsafe {
         on_prefetch(prefetch, |object| {
-            let (_, outcome) = object.attempt.poll();
+            let (_, outcome) = object.poll();
             let outcome = outcome.ok_or(KVH_IN_PROGRESS)?;
             let mut value = kvh_prefetch_outcome_t {
                 struct_size: size_of::<kvh_prefetch_outcome_t>(),

@@ -289,6 +289,8 @@ pub unsafe extern "C" fn kvh_reuse_tree_create(
                 }
                 _ => return Err(KVH_ERR_INVALID_ARGUMENT),
             };
+            // Ages of pins count from here at the latest.
+            tree.set_now(context.clock.monotonic_ns());
             {
                 let mut trees = context.trees.lock();
                 trees.retain(|tree| tree.upgrade().is_some());

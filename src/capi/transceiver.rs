@@ -16,6 +16,7 @@ use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use super::types::{kvh_bytes_t, kvh_str_t};
 use crate::plan::{AddressBounds, AllowListError, Endpoint};
+use crate::telemetry::log::{Event, Value};
 use crate::transfer::cuda;
 use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
 use crate::transfer::memory::BlockPool;
@@ -445,6 +446,9 @@ pub unsafe extern "C" fn kvh_transceiver_create(
             let transceiver_out = args::out(transceiver_out)?;
             let context = handle::cloned(context);
             let transceiver = tell(create(&context, tree, &params), error_out)?;
+            let name = Value::Word(transceiver.transport_name());
+            let rank = Value::Number(params.rank.into());
+            context.log(Event::TransceiverCreated, &[("transport", name), ("rank", rank)]);
             transceiver_out.write(handle::give(TransceiverObject { transceiver, context }));
             Ok(())
         })

@@ -753,6 +753,11 @@ impl ReuseTree {
         self.shared.core.now_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
+    /// Live pins; waits for nobody.
+    pub fn live_pins(&self) -> usize {
+        self.shared.core.pins.live()
+    }
+
     /// How long the oldest live pin has been live at `now_ns`, by what [`ReuseTree::set_now`] said
     /// when it was made; 0 without pins.
     pub fn longest_pin_age_ns(&self, now_ns: u64) -> u64 {

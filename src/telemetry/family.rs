@@ -3,11 +3,15 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::seconds::{Seconds, LONGEST_SECONDS};
+
 /// Whether a family only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Counter,
     Gauge,
+    /// A gauge of durations: set in nanoseconds, shown in seconds.
+    GaugeOfSeconds,
 }
 
 /// A counter or gauge family with at most one label, whose values are a closed list.
@@ -20,9 +24,6 @@ pub struct Family {
     label_values: &'static [&'static str],
     values: Box<[AtomicU64]>,
 }
-
-/// Digits of u64::MAX.
-const LONGEST_NUMBER: usize = 20;
 
 impl Family {
     /// A counter without a label.
@@ -43,6 +44,11 @@ impl Family {
     /// A gauge without a label.
     pub fn gauge(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Gauge, "", &[""])
+    }
+
+    /// A gauge of one duration, which is given in nanoseconds and shown in seconds.
+    pub fn gauge_of_seconds(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::GaugeOfSeconds, "", &[""])
     }
 
     /// A gauge with one series for each of `label_values`, in that order.
@@ -73,13 +79,13 @@ impl Family {
 
     /// Takes `amount` from a gauge.
     pub fn subtract(&self, index: usize, amount: u64) {
-        debug_assert_eq!(self.kind, Kind::Gauge, "a counter only grows");
+        debug_assert_ne!(self.kind, Kind::Counter, "a counter only grows");
         self.values[index].fetch_sub(amount, Ordering::Relaxed);
     }
 
     /// Gives a gauge a number.
     pub fn set(&self, index: usize, value: u64) {
-        debug_assert_eq!(self.kind, Kind::Gauge, "a counter only grows");
+        debug_assert_ne!(self.kind, Kind::Counter, "a counter only grows");
         self.values[index].store(value, Ordering::Relaxed);
     }
 
@@ -91,7 +97,7 @@ impl Family {
     /// The most that `render` appends, whatever the numbers are.
     pub(super) fn rendered_max_bytes(&self) -> usize {
         let head = "# HELP  \n# TYPE  counter\n".len() + 2 * self.name.len() + self.help.len();
-        let series = "{=\"\"} \n".len() + self.name.len() + self.label.len() + LONGEST_NUMBER;
+        let series = "{=\"\"} \n".len() + self.name.len() + self.label.len() + LONGEST_SECONDS;
         self.label_values.iter().fold(head, |sum, value| sum + series + value.len())
     }
 
@@ -99,13 +105,15 @@ impl Family {
     pub fn render(&self, text: &mut String) {
         let kind = match self.kind {
             Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            Kind::Gauge | Kind::GaugeOfSeconds => "gauge",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "# HELP {} {}\n# TYPE {} {kind}", self.name, self.help, self.name);
         for (label_value, value) in self.label_values.iter().zip(&self.values) {
             let value = value.load(Ordering::Relaxed);
-            let _ = if self.label.is_empty() {
+            let _ = if self.kind == Kind::GaugeOfSeconds {
+                writeln!(text, "{} {}", self.name, Seconds(value))
+            } else if self.label.is_empty() {
                 writeln!(text, "{} {value}", self.name)
             } else {
                 writeln!(text, "{}{{{}=\"{label_value}\"}} {value}", self.name, self.label)
@@ -137,6 +145,7 @@ mod tests {
             Family::counters("f_total", "What it counts.", "reason", &["a", "b"]),
             Family::counter("c_total", "Help."),
             Family::gauge("g", "How many now."),
+            Family::gauge_of_seconds("g_seconds", "How long."),
         ] {
             for index in 0..family.values.len() {
                 family.add(index, u64::MAX);
@@ -153,5 +162,14 @@ mod tests {
         family.add(0, 2);
         family.subtract(0, 1);
         assert_eq!(family.get(0), 1);
+    }
+
+    #[test]
+    fn a_gauge_of_a_duration_is_shown_in_seconds() {
+        let family = Family::gauge_of_seconds("g_seconds", "How long.");
+        family.set(0, 1_500_000_000);
+        let mut text = String::new();
+        family.render(&mut text);
+        assert!(text.ends_with("# TYPE g_seconds gauge\ng_seconds 1.5\n"), "{text}");
     }
 }

@@ -10,6 +10,8 @@
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::seconds::{Seconds, LONGEST_SECONDS};
+
 /// Upper bounds of the buckets, each inclusive; one more takes what is longer.
 const BOUNDS_NS: [u64; 14] = [
     10_000,
@@ -27,26 +29,6 @@ const BOUNDS_NS: [u64; 14] = [
     10_000_000_000,
     30_000_000_000,
 ];
-
-/// A duration that is written in seconds, exactly.
-struct Seconds(u64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, mut fraction, mut digits) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000, 9);
-        if fraction == 0 {
-            return write!(text, "{whole}");
-        }
-        while fraction % 10 == 0 {
-            fraction /= 10;
-            digits -= 1;
-        }
-        write!(text, "{whole}.{fraction:0digits$}")
-    }
-}
-
-/// Digits of u64::MAX, and the point.
-const LONGEST_NUMBER: usize = 21;
 
 /// What was observed under one label value.
 #[derive(Debug, Default)]
@@ -96,7 +78,7 @@ impl Histogram {
     /// The most that `render` appends, whatever the numbers are.
     pub(super) fn rendered_max_bytes(&self) -> usize {
         let head = "# HELP  \n# TYPE  histogram\n".len() + 2 * self.name.len() + self.help.len();
-        let line = self.name.len() + "_bucket{=\"\",le=\"\"} \n".len() + 2 * LONGEST_NUMBER;
+        let line = self.name.len() + "_bucket{=\"\",le=\"\"} \n".len() + 2 * LONGEST_SECONDS;
         let lines = BOUNDS_NS.len() + "+Inf, sum, count".split(", ").count();
         let series = |value: &&str| lines * (line + self.label.len() + value.len());
         head + self.label_values.iter().map(series).sum::<usize>()
@@ -186,8 +168,6 @@ mod tests {
             written.join(" "),
             "0.00001 0.00003 0.0001 0.0003 0.001 0.003 0.01 0.03 0.1 0.3 1 3 10 30"
         );
-        assert_eq!(Seconds(u64::MAX).to_string(), "18446744073.709551615");
-        assert_eq!(Seconds(1_000_000_001).to_string(), "1.000000001");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::TryReserveError;
 
 use super::attempts::AttemptBoard;
+use super::log::Log;
 use super::{Family, Histogram};
 
 /// The numbers of one context. Every method of a [`Family`] may be called from any thread.
@@ -45,8 +46,9 @@ pub struct Metrics {
     pub reuse_moved_blocks: Family,
     /// Pins whose lease had ended when the tree was refreshed last.
     pub reuse_expired_leases: Family,
-    /// Age of the oldest live pin when the tree was refreshed last.
-    pub reuse_oldest_pin_age_ns: Family,
+    /// The most that the oldest live pin can be old: pins are dated when metrics or the status are
+    /// asked for.
+    pub reuse_oldest_pin_age: Family,
     /// Broadcast rounds this rank took part in, by [`Metrics::ROUND_OUTCOMES`].
     pub broadcast_rounds: Family,
     /// Requests in delivered rounds.
@@ -73,8 +75,18 @@ pub struct Metrics {
     pub source_requests_refused: Family,
     /// Messages of peers that could not be read.
     pub transfer_messages_unreadable: Family,
+    /// Peers connected now, by [`Metrics::PEER_SIDES`].
+    pub transfer_peers: Family,
+    /// Requests of destinations that are being served now.
+    pub source_requests_in_flight: Family,
+    /// Announced runs of blocks that wait for memory now.
+    pub transfer_runs_waiting: Family,
+    /// Bytes received and not yet in the host's blocks.
+    pub transfer_staging_bytes: Family,
     /// Time that prefetches spent in each state, by [`Metrics::PREFETCH_STATES`].
     pub prefetch_state_seconds: Histogram,
+    /// Where events are told.
+    pub log: Log,
     /// The attempts that are under way, for the status.
     pub attempts: AttemptBoard,
 }
@@ -154,6 +166,13 @@ impl Metrics {
     /// Label values of [`Metrics::source_requests_refused`], in index order: as on the wire.
     pub const SOURCE_REFUSALS: &'static [&'static str] =
         &["version", "namespace", "layout", "incarnation", "busy", "bad_request"];
+
+    /// Label values of [`Metrics::transfer_peers`], in index order.
+    pub const PEER_SIDES: &'static [&'static str] = &["source", "destination"];
+    /// Index of peers that blocks are fetched from.
+    pub const PEER_SOURCE: usize = 0;
+    /// Index of peers that fetch blocks.
+    pub const PEER_DESTINATION: usize = 1;
 
     /// Label values of [`Metrics::prefetch_state_seconds`], in index order.
     pub const PREFETCH_STATES: &'static [&'static str] = &["init", "in_progress", "complete"];
@@ -242,9 +261,9 @@ impl Metrics {
                 "kvhints_reuse_expired_leases",
                 "Live pins whose lease had ended at the last refresh.",
             ),
-            reuse_oldest_pin_age_ns: Family::gauge(
-                "kvhints_reuse_oldest_pin_age_ns",
-                "Age of the oldest live pin at the last refresh, in nanoseconds.",
+            reuse_oldest_pin_age: Family::gauge_of_seconds(
+                "kvhints_reuse_oldest_pin_age_seconds",
+                "The most that the oldest live pin can be old.",
             ),
             broadcast_rounds: Family::counters(
                 "kvhints_broadcast_rounds_total",
@@ -304,12 +323,31 @@ impl Metrics {
                 "kvhints_transfer_messages_unreadable_total",
                 "Messages of peers that could not be read.",
             ),
+            transfer_peers: Family::gauges(
+                "kvhints_transfer_peers",
+                "Peers connected, by what they are to this rank.",
+                "side",
+                Self::PEER_SIDES,
+            ),
+            source_requests_in_flight: Family::gauge(
+                "kvhints_source_requests_in_flight",
+                "Requests of peers for blocks that are being served.",
+            ),
+            transfer_runs_waiting: Family::gauge(
+                "kvhints_transfer_runs_waiting",
+                "Announced runs of blocks that wait for memory to be received into.",
+            ),
+            transfer_staging_bytes: Family::gauge(
+                "kvhints_transfer_staging_bytes",
+                "Bytes received from peers and not yet in the host's blocks.",
+            ),
             prefetch_state_seconds: Histogram::new(
                 "kvhints_prefetch_state_seconds",
                 "Time that prefetches spent in each state that they left.",
                 "state",
                 Self::PREFETCH_STATES,
             ),
+            log: Log::default(),
             attempts: AttemptBoard::default(),
         }
     }
@@ -327,7 +365,7 @@ impl Metrics {
         Ok(text)
     }
 
-    fn families(&self) -> [&Family; 32] {
+    fn families(&self) -> [&Family; 36] {
         [
             &self.hints_ignored,
             &self.signatures_refused,
@@ -347,7 +385,7 @@ impl Metrics {
             &self.reuse_evicted_blocks,
             &self.reuse_moved_blocks,
             &self.reuse_expired_leases,
-            &self.reuse_oldest_pin_age_ns,
+            &self.reuse_oldest_pin_age,
             &self.broadcast_rounds,
             &self.broadcast_requests,
             &self.broadcast_bytes,
@@ -361,6 +399,10 @@ impl Metrics {
             &self.source_requests_missed,
             &self.source_requests_refused,
             &self.transfer_messages_unreadable,
+            &self.transfer_peers,
+            &self.source_requests_in_flight,
+            &self.transfer_runs_waiting,
+            &self.transfer_staging_bytes,
         ]
     }
 }

@@ -153,6 +153,16 @@ impl Destination {
         self.connections.values().map(|connection| connection.peer)
     }
 
+    /// Announced runs that wait for staging.
+    pub fn runs_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Bytes received and not yet copied into the host's blocks.
+    pub fn staging_bytes(&self) -> usize {
+        self.staging_bytes
+    }
+
     /// Attempts that have ended, ever.
     pub fn ended_count(&self) -> u64 {
         self.ended_count

@@ -20,7 +20,8 @@ use super::source::Source;
 use super::transport::{Event, PeerId, Transport, Waker};
 use crate::clock::Clock;
 use crate::poison::Poison;
-use crate::telemetry::{nvtx, Metrics};
+use crate::telemetry::transfer_gauges::{TransferGauges, TransferNumbers};
+use crate::telemetry::{log, nvtx, Metrics};
 
 /// Events handled before time and sends are looked at again.
 const EVENTS_PER_ROUND: usize = 64;
@@ -120,6 +121,7 @@ pub(super) struct Driver {
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) gauges: TransferGauges,
     /// What the published wires were made from: sources, and attempts that had ended.
     pub(super) wires_of: (Vec<PeerId>, u64),
 }
@@ -251,6 +253,7 @@ impl Driver {
     /// A peer sent what no peer of ours sends.
     fn cut_off(&mut self, now_ns: u64, peer: PeerId) {
         self.metrics.transfer_messages_unreadable.add(0, 1);
+        self.metrics.log.write(log::Event::PeerCutOff, &[]);
         self.transport.disconnect(peer);
         self.source.peer_gone(peer);
         self.destination.peer_gone(now_ns, self.transport.as_mut(), peer);
@@ -272,6 +275,13 @@ impl Driver {
     fn publish_status(&mut self) {
         let mut sources: Vec<PeerId> = self.destination.peers().collect();
         sources.sort_unstable();
+        self.gauges.set(TransferNumbers {
+            sources: sources.len(),
+            destinations: self.source.peer_count(),
+            requests_served: self.source.requests_in_flight(),
+            runs_waiting: self.destination.runs_waiting(),
+            staging_bytes: self.destination.staging_bytes(),
+        });
         let mut status = self.status.lock();
         status.sources = sources.len();
         status.destinations = self.source.peer_count();

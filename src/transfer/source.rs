@@ -23,7 +23,7 @@ use super::transport::{PeerId, Ticket, Transport};
 use super::wire::WireError;
 use crate::reuse::{BlockRange, Policy, ReuseTree};
 use crate::telemetry::nvtx::{Range, Step};
-use crate::telemetry::Metrics;
+use crate::telemetry::{log, Metrics};
 
 /// What makes a worker's rank itself, to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -434,6 +434,8 @@ impl Source {
         reason: RefuseReason,
     ) {
         self.metrics.source_requests_refused.add(reason.index(), 1);
+        let word = log::Value::Word(Metrics::SOURCE_REFUSALS[reason.index()]);
+        self.metrics.log.write(log::Event::SourceRequestRefused, &[("reason", word)]);
         let refused = Message::Answer(key, Answer::Refused(reason));
         // A peer that is gone needs no answer.
         let _ = transport.send_message(peer, refused.encode());

@@ -31,6 +31,7 @@ use crate::plan::{AddressBounds, AllowList, AllowListError, Endpoint};
 use crate::poison::Poison;
 use crate::reuse::{Policy, ReuseTree, Sequence};
 use crate::telemetry::attempts::AttemptTrace;
+use crate::telemetry::transfer_gauges::TransferGauges;
 use crate::telemetry::Metrics;
 
 pub use super::attempt::{HintCheck, Origin};
@@ -286,6 +287,7 @@ impl Transceiver {
             status: Arc::clone(&status),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
+            gauges: TransferGauges::new(Arc::clone(&metrics)),
             wires_of: Default::default(),
         };
         let thread_poison = Arc::clone(&poison);
