@@ -1,0 +1,69 @@
+"""KV hints for Python executors: a face of libkvhints, without a compiler.
+
+The library is found where it is installed: the path in KVHINTS_LIBRARY, the environment's lib folder,
+then wherever the system's loader finds libkvhints.so.0. Contracts are those of kvhints.h; a call that
+fails raises Error, and a hint that is not admitted is a verdict, never an exception.
+"""
+
+from ._errors import Error
+from ._native import library_path
+from .backend import AttemptStatus, FetchAttempt, FetchBackend
+from .broadcast import Batch, Communicator, ReceivedRequest
+from .hints import Action, Admission, Context, Ingress, Snapshot, Verdict
+from .planning import (
+    BindingTable,
+    Candidate,
+    Candidates,
+    Capabilities,
+    Fetch,
+    Plan,
+    RequestKind,
+    RequestProfile,
+)
+from .transfer import (
+    CacheLayout,
+    Loopback,
+    Outcome,
+    OutcomeKind,
+    Pool,
+    Prefetch,
+    PrefetchState,
+    ReuseTree,
+    Sequence,
+    Transceiver,
+)
+
+__all__ = [
+    "Action",
+    "Admission",
+    "AttemptStatus",
+    "Batch",
+    "BindingTable",
+    "CacheLayout",
+    "Candidate",
+    "Candidates",
+    "Capabilities",
+    "Communicator",
+    "Context",
+    "Error",
+    "Fetch",
+    "FetchAttempt",
+    "FetchBackend",
+    "Ingress",
+    "Loopback",
+    "Outcome",
+    "OutcomeKind",
+    "Plan",
+    "Pool",
+    "Prefetch",
+    "PrefetchState",
+    "ReceivedRequest",
+    "RequestKind",
+    "RequestProfile",
+    "ReuseTree",
+    "Sequence",
+    "Snapshot",
+    "Transceiver",
+    "Verdict",
+    "library_path",
+]
