@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cpp_tests" / "nvtx"))
 from judge import ranges_of, read  # noqa: E402
 
-WIDTH, LEFT, ROW, GAP, TOP = 1000, 190, 18, 10, 46
+WIDTH, LEFT, RIGHT, ROW, GAP, TOP = 1000, 150, 40, 18, 10, 46
 COLOURS = {
     "admit": "#4e79a7", "plan": "#f28e2b", "broadcast": "#e15759", "match": "#76b7b2",
     "pin": "#59a14f", "metadata": "#edc948", "fetch": "#b07aa1", "verify": "#9c755f",
@@ -51,7 +51,9 @@ def lanes_of(ranges):
 
 def microseconds(ns):
     """A duration as people read it."""
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} µs"
+    if ns >= 1e8:
+        return f"{ns / 1e6:.0f} ms"
+    return f"{ns / 1e6:.1f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} µs"
 
 
 def main():
@@ -60,16 +62,17 @@ def main():
     claims = [r for r in every if r.step == "claim"]
     if not claims:
         sys.exit("no record has a claim: was anything fetched?")
-    # The request whose blocks were claimed first: from its admission to the end of the last claim
-    # of the same attempt.
+    # The request whose blocks were delivered first: from its admission to the last delivery of the
+    # same attempt, and a little of what comes after. What lasts longer is cut at the right edge.
     attempt = min(claims, key=lambda r: r.begin_ns).attempt
-    end_ns = max(r.end_ns for r in claims if r.attempt == attempt)
-    fetched_ns = min(r.begin_ns for r in claims)
-    begin_ns = max(r.begin_ns for r in every if r.step == "admit" and r.begin_ns < fetched_ns)
-    span_ns = end_ns - begin_ns
+    delivered_ns = [r.begin_ns for r in claims if r.attempt == attempt]
+    admitted_ns = [r.begin_ns for r in every if r.step == "admit"]
+    begin_ns = max(time_ns for time_ns in admitted_ns if time_ns < min(delivered_ns))
+    span_ns = (max(delivered_ns) - begin_ns) * 1.2
+    end_ns = begin_ns + span_ns
 
     def x(time_ns):
-        return LEFT + (time_ns - begin_ns) * (WIDTH - LEFT - 20) / span_ns
+        return LEFT + (time_ns - begin_ns) * (WIDTH - LEFT - RIGHT) / span_ns
 
     body, y, counts = [], TOP, {}
     for process in processes:
@@ -89,7 +92,7 @@ def main():
                 if index == 0:
                     body.append(f'<text x="20" y="{y + 13}">{html.escape(thread)}</text>')
                 for r in lane:
-                    left, right = max(x(r.begin_ns), LEFT), min(x(r.end_ns), WIDTH - 20)
+                    left, right = max(x(r.begin_ns), LEFT), min(x(r.end_ns), WIDTH - RIGHT)
                     width = max(right - left, 0.8)
                     name = f"{r.step} #{r.attempt}" if r.attempt else r.step
                     said = f"{name}: {microseconds(r.end_ns - r.begin_ns)}, {r.bytes} bytes"
