@@ -139,6 +139,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (small.clone(), small.clone())
             .prop_map(|(first_block, blocks)| Event::Announced { first_block, blocks }),
         Just(Event::Announced { first_block: 0, blocks: 2 }),
+        small.clone().prop_map(|blocks| Event::PartAnnounced { blocks }),
         small.clone().prop_map(|blocks| Event::Received { blocks, verdict: Ok(()) }),
         small.prop_map(|blocks| Event::Received { blocks, verdict: Err(FailReason::Corrupted) }),
     ]
@@ -194,7 +195,10 @@ proptest! {
                 let actions = prefetch.handle(now_ns, event);
                 for action in actions {
                     match (action, event) {
-                        (Action::Receive, Event::Announced { blocks, .. }) => {
+                        (
+                            Action::Receive,
+                            Event::Announced { blocks, .. } | Event::PartAnnounced { blocks },
+                        ) => {
                             prop_assert!(prefetch.outcome().is_none());
                             world.receiving.push(blocks);
                         }
@@ -202,7 +206,10 @@ proptest! {
                             prop_assert!(prefetch.outcome().is_none(), "no write after the end");
                             world.committing.push(blocks);
                         }
-                        (Action::Discard, Event::Announced { .. }) => {}
+                        (
+                            Action::Discard,
+                            Event::Announced { .. } | Event::PartAnnounced { .. },
+                        ) => {}
                         (Action::SendCancel, _) => cancels_sent += 1,
                         (Action::SendRequest, Event::MetadataReady) => requests_sent += 1,
                         (Action::Disconnect, _) => prop_assert!(!world.receiving.is_empty()),

@@ -1,6 +1,7 @@
 //! The messages between workers: they read back, and hostile bytes are refused, never worse.
 
 use kvhints::reuse::{Name, Policy};
+use kvhints::transfer::block_part::{BlockPart, HeadRange};
 use kvhints::transfer::protocol::{
     Answer, DataHeader, FetchRequest, Message, RequestKey, MAX_BLOCKS_PER_REQUEST,
     MAX_BLOCKS_PER_RUN,
@@ -19,17 +20,25 @@ fn request(names: usize) -> FetchRequest {
         source: Incarnation([4; 16]),
         namespace: b"model@7".to_vec(),
         layout_digest: 0x1234_5678_9abc_def0,
+        part: BlockPart::Whole,
         policy: Policy::BestEffort,
         hold_time_ns: 5,
         skipped_blocks: 1,
+        step: 1,
         names: (0..names).map(|index| Name([index as u8; 32])).collect(),
     }
+}
+
+fn part(layers: usize) -> BlockPart {
+    let heads = (0..layers as u32).map(|first| HeadRange { first, count: 3 }).collect();
+    BlockPart::Heads { first_layer: 7, heads }
 }
 
 fn all_messages() -> Vec<Message> {
     vec![
         Message::Fetch(request(3)),
         Message::Fetch(FetchRequest { policy: Policy::Strict, ..request(0) }),
+        Message::Fetch(FetchRequest { part: part(2), step: 2, ..request(4) }),
         Message::Answer(KEY, Answer::Accepted { block_hashes: vec![1, u64::MAX] }),
         Message::Answer(KEY, Answer::Missing { present: 9 }),
         Message::Answer(KEY, Answer::Refused(RefuseReason::Busy)),
@@ -49,6 +58,7 @@ fn messages_read_back_and_fit() {
     assert_eq!(DataHeader::decode(&header().encode()), Ok(header()));
     let mut longest = request(MAX_BLOCKS_PER_REQUEST);
     longest.namespace = vec![0; kvhints::transfer::state::MAX_NAMESPACE_BYTES];
+    longest.part = part(kvhints::transfer::layout::MAX_LAYOUT_ENTRIES);
     let longest = Message::Fetch(longest);
     let encoded = longest.encode();
     assert!(encoded.len() <= MAX_MESSAGE_BYTES);
@@ -108,7 +118,7 @@ proptest! {
 
     #[test]
     fn changed_bytes_decode_to_what_encodes_to_them_or_not_at_all(
-        which in 0usize..6,
+        which in 0usize..7,
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut encoded = all_messages()[which].encode();

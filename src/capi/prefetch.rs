@@ -114,8 +114,9 @@ pub struct kvh_prefetch_params_t {
     pub struct_size: usize,
     /// KVH_RANGE_STRICT: all blocks or none; KVH_RANGE_BEST_EFFORT: the longest prefix.
     pub policy: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// The attention data parallel rank of the source that holds the blocks; 0 where it has no such
+    /// parts.
+    pub source_attention_data_rank: u32,
     /// A named fetch: where the source is, and how far its hint goes. May be NULL with
     /// source_state.
     pub plan: *const kvh_plan_t,
@@ -127,8 +128,9 @@ pub struct kvh_prefetch_params_t {
     pub first_block: usize,
     /// Tokens that may be fetched, from the first; 0: all but the last one (a context request).
     pub max_tokens: usize,
-    /// Where blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t. Under
-    /// KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
+    /// Where this rank's blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t.
+    /// Of n context parallel ranks, rank r has the blocks whose position leaves r when divided by n.
+    /// Under KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
     pub block_ids: *const i32,
     /// Length of block_ids.
     pub block_id_count: usize,
@@ -274,9 +276,6 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
         on_transceiver(transceiver, |object| {
             let params = args::read_params(params)?;
             let prefetch_out = args::out(prefetch_out)?;
-            if params.reserved != 0 {
-                return Err(KVH_ERR_ABI);
-            }
             let sequence = sequence::borrowed(params.sequence)?;
             let destination = args::slice(params.block_ids, params.block_id_count)?;
             let source_state = args::bytes(params.source_state)?;
@@ -296,6 +295,7 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
                 origin,
                 hint: fetch.map(|fetch| (fetch.block_count as usize, fetch.last_block_hash)),
                 first_block: params.first_block,
+                source_attention_data_rank: params.source_attention_data_rank,
                 max_tokens: params.max_tokens,
                 destination,
                 policy: match params.policy {

@@ -116,13 +116,14 @@ pub struct kvh_transceiver_params_t {
     pub context_parallel: u32,
     /// Attention data parallel size; 0 means 1.
     pub attention_data_parallel: u32,
-    /// Layers of each pipeline rank; none: spread evenly.
+    /// Layers of each pipeline rank; none: shared out evenly.
     pub layers_per_pipeline_rank: *const u32,
     /// Length of layers_per_pipeline_rank.
     pub pipeline_rank_count: usize,
-    /// KV heads of each of this rank's layers.
+    /// For each layer of the worker, those of all its pipeline ranks in order, the KV heads that one
+    /// rank has of it. The same on all ranks.
     pub kv_heads_per_layer: *const u32,
-    /// Layers of this rank; not 0.
+    /// Layers of the worker; not 0.
     pub layer_count: usize,
     /// Numbers for each head and token; not 0.
     pub head_size: u32,
@@ -140,7 +141,9 @@ pub struct kvh_transceiver_params_t {
     /// has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
     /// blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
     pub pool_base: *mut c_void,
-    /// Bytes of one block, padding and scales included.
+    /// Bytes of one block. Between workers that share heads and layers out alike, blocks move as
+    /// they are, padding and scales included. Between others they are cut, for which a block must be
+    /// [layer][keys, values][head][token][number] with nothing in between.
     pub block_bytes: usize,
     /// Blocks in the pool.
     pub block_count: usize,
@@ -268,7 +271,6 @@ unsafe fn layouts_from(
         windows: vec![
             u32::try_from(params.window).map_err(|_| wrong("the window must not be negative"))?
         ],
-        block_bytes: params.block_bytes as u64,
     };
     let parallel = ParallelLayout {
         tensor: params.tensor_parallel.max(1),

@@ -8,6 +8,7 @@
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::prefetch::{Outcome, Prefetch, Progress, State};
+use super::sources::Wanted;
 use super::state::State as WorkerState;
 use crate::plan::Endpoint;
 use crate::reuse::{Name, Policy};
@@ -73,6 +74,13 @@ pub struct Order {
     pub names: Vec<Name>,
     /// How many leading blocks are here already.
     pub skipped_blocks: usize,
+    /// Which of the named blocks are wanted.
+    pub wanted: Wanted,
+    /// The prefix, in blocks, that is here when all wanted ones are: blocks after the last wanted
+    /// one may be other ranks'.
+    pub covered_blocks: usize,
+    /// The attention data parallel part of the source that holds the blocks.
+    pub source_attention_data_rank: u32,
     /// This side's hashes of the wanted blocks.
     pub hashes: Vec<u64>,
     /// Where the wanted blocks go.

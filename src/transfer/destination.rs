@@ -14,14 +14,16 @@ use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::attempt::{Attempt, Origin};
-use super::layout::{check_compatible, CacheLayout, ParallelLayout};
+use super::layout::{self, CacheLayout, ParallelLayout};
 use super::memory::BlockPool;
 use super::metadata::StateResult;
 use super::prefetch::{Action, Event, Outcome};
 use super::protocol::{Answer, DataHeader, FetchRequest, Message, RequestKey};
 use super::reason::{FailReason, RefuseReason};
+use super::share::{shares, RankOf, SourceWorker};
 use super::source::Identity;
-use super::state::{Incarnation, State};
+use super::sources::{gives_any, Agreed, Source, Sources};
+use super::state::{RankAddress, State};
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
 use crate::telemetry::nvtx::{Range, Step};
@@ -79,12 +81,20 @@ pub struct Destination {
 
 struct Running {
     attempt: Arc<Attempt>,
-    source: Option<ChosenSource>,
+    sources: Option<Sources>,
+    /// [`layout::digest`] of the source.
+    layout_digest: u64,
 }
 
-struct ChosenSource {
-    peer: PeerId,
-    incarnation: Incarnation,
+impl Running {
+    /// Whom it asks.
+    fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.sources.iter().flat_map(|sources| sources.ranks().iter().map(|rank| rank.peer))
+    }
+
+    fn asks(&self, peer: PeerId) -> bool {
+        self.peers().any(|asked| asked == peer)
+    }
 }
 
 struct Connection {
@@ -180,7 +190,8 @@ impl Destination {
 
     /// Takes an attempt in, whose source state is being fetched.
     pub fn begin(&mut self, attempt: Arc<Attempt>) {
-        self.running.insert(attempt.order.sequence, Running { attempt, source: None });
+        self.running
+            .insert(attempt.order.sequence, Running { attempt, sources: None, layout_digest: 0 });
     }
 
     /// The host wants an attempt no more.
@@ -196,13 +207,17 @@ impl Destination {
         sequence: u64,
         state: StateResult,
     ) {
-        let waiting = self.running.get(&sequence).filter(|running| running.source.is_none());
+        let waiting = self.running.get(&sequence).filter(|running| running.sources.is_none());
         let Some(attempt) = waiting.map(|running| Arc::clone(&running.attempt)) else { return };
-        let origin = &attempt.order.origin;
-        let event = match state.and_then(|state| self.choose(now_ns, transport, &state, origin)) {
-            Ok(source) => {
+        let chosen = state.and_then(|state| {
+            let sources = self.choose(now_ns, transport, &state, &attempt)?;
+            Ok((sources, layout::digest(&state.cache, &state.parallel)))
+        });
+        let event = match chosen {
+            Ok((sources, layout_digest)) => {
                 if let Some(running) = self.running.get_mut(&sequence) {
-                    running.source = Some(source);
+                    running.sources = Some(sources);
+                    running.layout_digest = layout_digest;
                 }
                 Event::MetadataReady
             }
@@ -228,24 +243,45 @@ impl Destination {
         if !self.is_asked(peer, key) {
             return;
         }
-        let event = match answer {
+        let Some(running) = self.running.get_mut(&key.sequence) else { return };
+        let Some(sources) = &mut running.sources else { return };
+        let agreed = match answer {
             Answer::Accepted { block_hashes } => {
-                if let Some(running) = self.running.get(&key.sequence) {
-                    let own = &running.attempt.order.hashes;
-                    let foreign = own.iter().zip(&block_hashes).filter(|(a, b)| a != b).count();
-                    running.attempt.lock().foreign_hashes = foreign as u32;
-                }
-                Event::Accepted { present: block_hashes.len() as u32 }
+                let own = &running.attempt.order.hashes;
+                let rank = sources.of(peer);
+                let index = |index| rank.map_or(usize::MAX, |rank| rank.wanted_index(index));
+                let pairs = block_hashes.iter().enumerate();
+                let foreign = pairs.filter(|(at, hash)| own.get(index(*at)) != Some(*hash)).count();
+                running.attempt.lock().foreign_hashes += foreign as u32;
+                sources.accepted(peer, block_hashes.len())
             }
-            Answer::Missing { present } => Event::Missing { present },
+            Answer::Missing { present } => sources.missing(peer, present as usize),
             Answer::Refused(reason) => {
                 if reason == RefuseReason::Incarnation {
                     self.note_stale(key.sequence);
                 }
-                Event::Failed(reason.as_failure())
+                let refused = Event::Failed(reason.as_failure());
+                self.step(now_ns, transport, key.sequence, refused);
+                return;
             }
         };
+        let event = match agreed {
+            Agreed::NotYet => return,
+            Agreed::Accepted { present } => Event::Accepted { present },
+            Agreed::Missing { present } => Event::Missing { present },
+            Agreed::Broken => Event::Failed(FailReason::Protocol),
+        };
         self.step(now_ns, transport, key.sequence, event);
+        self.tell_whole(now_ns, transport, key.sequence);
+    }
+
+    /// Parts that came before all had answered may be all that was missing.
+    fn tell_whole(&mut self, now_ns: u64, transport: &mut dyn Transport, sequence: u64) {
+        let sources = self.running.get_mut(&sequence).and_then(|running| running.sources.as_mut());
+        let blocks = sources.map_or(0, Sources::take_whole);
+        if blocks > 0 {
+            self.step(now_ns, transport, sequence, Event::Committed { blocks });
+        }
     }
 
     /// Data is announced. `Err` when the peer broke the protocol and should be cut off.
@@ -274,12 +310,21 @@ impl Destination {
         let first_block = header.first_block;
         let run = Run { sequence, peer, data, len, header };
         let blocks = run.blocks();
-        if (blocks as usize).checked_mul(self.pool.block_bytes()) != Some(len) {
+        let sources = self.running.get_mut(&sequence).and_then(|running| running.sources.as_mut());
+        let Some(sources) = sources else { return Ok(()) };
+        let part_bytes = sources.of(peer).map_or(0, |rank| rank.part_bytes);
+        let is_only_source = sources.ranks().len() == 1;
+        if (blocks as usize).checked_mul(part_bytes) != Some(len)
+            || !sources.announced(peer, first_block, blocks)
+        {
             transport.discard_data(data);
             self.step(now_ns, transport, sequence, Event::Failed(FailReason::Protocol));
             return Ok(());
         }
-        let announced = Event::Announced { first_block, blocks };
+        let announced = match is_only_source {
+            true => Event::Announced { first_block, blocks },
+            false => Event::PartAnnounced { blocks },
+        };
         if self.step(now_ns, transport, sequence, announced) == Some(Action::Receive) {
             self.waiting.push_back(run);
             self.let_in(now_ns, transport);
@@ -309,9 +354,8 @@ impl Destination {
         };
         let ended = Event::Received { blocks: run.blocks(), verdict };
         if self.step(now_ns, transport, run.sequence, ended) == Some(Action::Commit) {
-            self.commit(&receive);
-            let committed = Event::Committed { blocks: run.blocks() };
-            self.step(now_ns, transport, run.sequence, committed);
+            let blocks = self.commit(&receive);
+            self.step(now_ns, transport, run.sequence, Event::Committed { blocks });
         }
         self.staging_bytes -= receive.staging.len();
         if self.spare.len() < MAX_SPARE {
@@ -326,9 +370,7 @@ impl Destination {
         let asked: Vec<u64> = self
             .running
             .iter()
-            .filter(|(_, running)| {
-                running.source.as_ref().is_some_and(|source| source.peer == peer)
-            })
+            .filter(|(_, running)| running.asks(peer))
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in asked {
@@ -367,38 +409,65 @@ impl Destination {
     /// Whether the attempt of that key waits for this peer.
     fn is_asked(&self, peer: PeerId, key: RequestKey) -> bool {
         key.destination == self.identity.incarnation
-            && self
-                .running
-                .get(&key.sequence)
-                .and_then(|running| running.source.as_ref())
-                .is_some_and(|source| source.peer == peer)
+            && self.running.get(&key.sequence).is_some_and(|running| running.asks(peer))
     }
 
-    /// Checks a source's state, and connects to the rank that has our shard.
+    /// Checks a source's state, and connects to the ranks that have parts of our blocks.
     fn choose(
         &mut self,
         now_ns: u64,
         transport: &mut dyn Transport,
         state: &State,
-        origin: &Origin,
-    ) -> Result<ChosenSource, FailReason> {
+        attempt: &Attempt,
+    ) -> Result<Sources, FailReason> {
         if state.namespace != self.identity.namespace {
             return Err(FailReason::NamespaceMismatch);
         }
-        let (ours, theirs) = ((&self.cache, &self.parallel), (&state.cache, &state.parallel));
-        check_compatible(ours, theirs).map_err(|_| FailReason::LayoutMismatch)?;
-        let rank = state.rank(self.rank).ok_or(FailReason::MetadataFailed)?;
+        let order = &attempt.order;
+        let block_bytes = self.pool.block_bytes();
+        let own = RankOf {
+            cache: &self.cache,
+            parallel: &self.parallel,
+            rank: self.rank,
+            block_bytes: block_bytes as u64,
+        };
+        let worker = SourceWorker {
+            cache: &state.cache,
+            parallel: &state.parallel,
+            attention_data_rank: order.source_attention_data_rank,
+        };
+        let bytes_of = |rank| state.rank(rank).map(|rank| rank.block_bytes);
+        let shares = shares(own, worker, bytes_of).map_err(|_| FailReason::LayoutMismatch)?;
+        for rank in &state.ranks {
+            self.judge_host(transport, &rank.address, &order.origin)?;
+        }
+        let mut ranks: Vec<Source> = Vec::new();
+        for share in shares.into_iter().filter(|share| gives_any(share, order.wanted)) {
+            let rank = state.rank(share.rank).ok_or(FailReason::MetadataFailed)?;
+            let chosen: Vec<PeerId> = ranks.iter().map(|rank| rank.peer).collect();
+            let peer = self.connect(now_ns, transport, rank, &chosen)?;
+            ranks.extend(Source::new(share, order.wanted, block_bytes, peer, rank.incarnation));
+        }
+        Ok(Sources::new(ranks, order.wanted, order.policy))
+    }
+
+    /// A connection to a rank, the one that is there or another; those of `chosen` stay.
+    fn connect(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        rank: &RankAddress,
+        chosen: &[PeerId],
+    ) -> Result<PeerId, FailReason> {
         if rank.transport != transport.name() {
             return Err(FailReason::Unsupported);
         }
-        self.judge_host(transport, &rank.address, origin)?;
-        let incarnation = rank.incarnation;
         if let Some(connection) = self.connections.get_mut(&rank.address) {
             connection.last_used_ns = now_ns;
-            return Ok(ChosenSource { peer: connection.peer, incarnation });
+            return Ok(connection.peer);
         }
         if self.connections.len() >= self.limits.connections {
-            self.close_idle_connection(transport)?;
+            self.close_idle_connection(transport, chosen)?;
         }
         let peer = transport.connect(&rank.address).map_err(|error| match error {
             TransportError::BadAddress(_) => FailReason::MetadataFailed,
@@ -407,7 +476,7 @@ impl Destination {
         })?;
         let connection = Connection { peer, last_used_ns: now_ns };
         self.connections.insert(rank.address.clone(), connection);
-        Ok(ChosenSource { peer, incarnation })
+        Ok(peer)
     }
 
     /// Whether a state from there may name that transport address. A state that the host handed in
@@ -426,12 +495,13 @@ impl Destination {
         }
     }
 
-    fn close_idle_connection(&mut self, transport: &mut dyn Transport) -> Result<(), FailReason> {
-        let busy: HashSet<PeerId> = self
-            .running
-            .values()
-            .filter_map(|running| running.source.as_ref().map(|source| source.peer))
-            .collect();
+    fn close_idle_connection(
+        &mut self,
+        transport: &mut dyn Transport,
+        chosen: &[PeerId],
+    ) -> Result<(), FailReason> {
+        let asked = self.running.values().flat_map(Running::peers);
+        let busy: HashSet<PeerId> = asked.chain(chosen.iter().copied()).collect();
         let idle = self.connections.values().filter(|connection| !busy.contains(&connection.peer));
         let longest_idle = idle.min_by_key(|connection| connection.last_used_ns);
         let peer = longest_idle.ok_or(FailReason::Limit)?.peer;
@@ -479,6 +549,9 @@ impl Destination {
         for action in actions {
             self.act(now_ns, transport, sequence, &attempt, action);
         }
+        if matches!(outcome, Some(Outcome::Delivered { .. } | Outcome::ContentMiss)) && !had_ended {
+            self.call_off(transport, sequence);
+        }
         if outcome.is_some() {
             self.forget_waiting(now_ns, transport, sequence);
         }
@@ -497,42 +570,63 @@ impl Destination {
         attempt: &Attempt,
         action: Action,
     ) {
-        let Some(source) = self.running.get(&sequence).and_then(|running| running.source.as_ref())
-        else {
-            return;
-        };
-        let peer = source.peer;
+        let Some(running) = self.running.get(&sequence) else { return };
+        let Some(sources) = &running.sources else { return };
+        let peers: Vec<PeerId> = running.peers().collect();
         let key = RequestKey { destination: self.identity.incarnation, sequence };
         match action {
             Action::SendRequest => {
                 let order = &attempt.order;
-                let request = Message::Fetch(FetchRequest {
-                    key,
-                    source: source.incarnation,
-                    namespace: self.identity.namespace.clone(),
-                    layout_digest: self.identity.layout_digest,
-                    policy: order.policy,
-                    hold_time_ns: order.hold_time_ns,
-                    skipped_blocks: order.skipped_blocks as u32,
-                    names: order.names.clone(),
+                let requests = sources.ranks().iter().map(|source| {
+                    let (first, step, end) = source.positions(sources.wanted());
+                    let request = Message::Fetch(FetchRequest {
+                        key,
+                        source: source.incarnation,
+                        namespace: self.identity.namespace.clone(),
+                        layout_digest: running.layout_digest,
+                        part: source.part.clone(),
+                        policy: order.policy,
+                        hold_time_ns: order.hold_time_ns,
+                        skipped_blocks: first as u32,
+                        step: step as u32,
+                        names: order.names[..end].to_vec(),
+                    });
+                    (source.peer, request)
                 });
-                if transport.send_message(peer, request.encode()).is_err() {
+                let mut sent = requests
+                    .map(|(peer, request)| transport.send_message(peer, request.encode()).is_ok());
+                if !sent.all(|is_sent| is_sent) {
                     self.step(now_ns, transport, sequence, Event::Failed(FailReason::PeerGone));
                 }
             }
             Action::SendCancel => {
-                // A peer that is gone needs no word.
-                let _ = transport.send_message(peer, Message::Cancel(key).encode());
+                for peer in peers {
+                    // A peer that is gone needs no word.
+                    let _ = transport.send_message(peer, Message::Cancel(key).encode());
+                }
             }
             Action::Disconnect => {
-                transport.disconnect(peer);
-                self.disconnected.push(peer);
-                self.peer_gone(now_ns, transport, peer);
+                for peer in peers {
+                    transport.disconnect(peer);
+                    self.disconnected.push(peer);
+                    self.peer_gone(now_ns, transport, peer);
+                }
             }
             // Asked for when the attempt was begun.
             Action::FetchMetadata => {}
             // Handed to the caller of `step`.
             Action::Receive | Action::Discard | Action::Commit => {}
+        }
+    }
+
+    /// Tells those who would send more than is of use.
+    fn call_off(&mut self, transport: &mut dyn Transport, sequence: u64) {
+        let Some(running) = self.running.get(&sequence) else { return };
+        let key = RequestKey { destination: self.identity.incarnation, sequence };
+        let ranks = running.sources.iter().flat_map(Sources::ranks);
+        for rank in ranks.filter(|rank| rank.is_pending()) {
+            // A peer that is gone needs no word.
+            let _ = transport.send_message(rank.peer, Message::Cancel(key).encode());
         }
     }
 
@@ -594,10 +688,13 @@ impl Destination {
     }
 
     fn verify(&self, receive: &Receive) -> Result<(), FailReason> {
-        let blocks = receive.staging.chunks_exact(self.pool.block_bytes());
-        let is_whole = blocks
-            .zip(&receive.run.header.checksums)
-            .all(|(block, checksum)| xxh3_64(block) == *checksum);
+        let checksums = &receive.run.header.checksums;
+        let part_bytes = receive.staging.len() / checksums.len().max(1);
+        let is_whole = receive
+            .staging
+            .chunks_exact(part_bytes.max(1))
+            .zip(checksums)
+            .all(|(part, checksum)| xxh3_64(part) == *checksum);
         if is_whole {
             Ok(())
         } else {
@@ -605,16 +702,23 @@ impl Destination {
         }
     }
 
-    /// Copies a verified run into the blocks that the host lent.
-    fn commit(&self, receive: &Receive) {
-        let Some(running) = self.running.get(&receive.run.sequence) else { return };
+    /// Copies a verified run into the blocks that the host lent; how many are whole with it.
+    fn commit(&mut self, receive: &Receive) -> u32 {
+        let Some(running) = self.running.get_mut(&receive.run.sequence) else { return 0 };
+        let Some(sources) = &mut running.sources else { return 0 };
+        let Some(rank) = sources.of(receive.run.peer) else { return 0 };
         let first = receive.run.header.first_block as usize;
-        let targets = running.attempt.order.destination[first..].iter();
-        let blocks = receive.staging.chunks_exact(self.pool.block_bytes());
-        for (block, target) in blocks.zip(targets) {
-            let is_filled = self.pool.fill(*target, block);
+        let parts = receive.staging.chunks_exact(rank.part_bytes.max(1));
+        for (index, part) in parts.enumerate() {
+            let target = running.attempt.order.destination.get(rank.wanted_index(first + index));
+            let is_filled = target.is_some_and(|target| match &rank.own_pieces {
+                None => self.pool.fill(*target, part),
+                Some(pieces) => self.pool.scatter(*target, pieces, part),
+            });
             debug_assert!(is_filled, "the order's blocks were checked when it was begun");
         }
+        sources.moved(receive.run.peer, receive.run.blocks());
+        sources.take_whole()
     }
 
     /// The state of an attempt's endpoint led nowhere: it is to be fetched anew.

@@ -1,7 +1,10 @@
 //! How a worker's cache is laid out, and whether blocks of one worker mean the same in another.
 //!
-//! Guards: bytes of a block are only ever read as what they are. Workers whose layouts differ are
-//! refused with the first field that differs; nothing is converted.
+//! Guards: bytes of a block are only ever read as what they are. Workers may share their layers and
+//! heads out differently ([`super::share`]); where what is stored differs, they are refused with the
+//! first field that does. Numbers are never converted.
+
+use std::ops::Range;
 
 use super::state::MAX_RANKS;
 use super::wire::{self, Reader, WireError};
@@ -37,6 +40,16 @@ impl DataType {
             .into_iter()
             .find(|known| *known as u32 == code)
     }
+
+    /// Bytes of one number, where it lies alone; `None` where numbers share scales inside a block.
+    pub fn element_bytes(self) -> Option<usize> {
+        match self {
+            Self::Float16 | Self::Bfloat16 => Some(2),
+            Self::Float32 => Some(4),
+            Self::Float8E4m3 | Self::Float8E5m2 | Self::Int8 => Some(1),
+            Self::Nvfp4 => None,
+        }
+    }
 }
 
 /// What a block holds for each head.
@@ -56,10 +69,10 @@ impl Attention {
     }
 }
 
-/// What one rank's block is made of.
+/// What a worker's blocks are made of. The same on all its ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheLayout {
-    /// KV heads of each of the rank's layers, in order.
+    /// For each of the worker's layers, in order, the KV heads that one rank has of it.
     pub kv_heads_per_layer: Vec<u32>,
     /// Numbers for each head and token.
     pub head_size: u32,
@@ -73,8 +86,6 @@ pub struct CacheLayout {
     pub kv_factor: u32,
     /// Attention windows in tokens; 0 is the full window.
     pub windows: Vec<u32>,
-    /// Bytes of one block, padding and scales included.
-    pub block_bytes: u64,
 }
 
 /// How the worker's ranks share the model.
@@ -88,13 +99,13 @@ pub struct ParallelLayout {
     pub context: u32,
     /// Attention data parallel size; 1 when off.
     pub attention_data: u32,
-    /// Layers of each pipeline rank; empty when they are spread evenly.
+    /// Layers of each pipeline rank; empty when they are shared out evenly.
     pub layers_per_pipeline_rank: Vec<u32>,
 }
 
 /// Why blocks of two workers do not mean the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("layouts differ in {field}: this worker has {ours}, the other {theirs}; only workers of one layout exchange blocks")]
+#[error("layouts differ in {field}: this worker has {ours}, the other {theirs}; such workers exchange no blocks")]
 pub struct LayoutMismatch {
     /// The first field that differs.
     pub field: &'static str,
@@ -110,7 +121,6 @@ impl CacheLayout {
         let positive = [
             ("head_size", u64::from(self.head_size)),
             ("tokens_per_block", u64::from(self.tokens_per_block)),
-            ("block_bytes", self.block_bytes),
             ("kv_heads_per_layer", self.kv_heads_per_layer.len() as u64),
             ("windows", self.windows.len() as u64),
         ];
@@ -137,7 +147,6 @@ impl CacheLayout {
         }
         out.extend_from_slice(&[self.data_type as u8, self.attention as u8]);
         wire::put_u32s(out, &self.windows);
-        out.extend_from_slice(&self.block_bytes.to_le_bytes());
     }
 
     /// Reads an encoding; fields that a later release appended are skipped.
@@ -159,7 +168,6 @@ impl CacheLayout {
             attention,
             kv_factor,
             windows,
-            block_bytes: reader.u64()?,
         };
         layout.validate().map_err(|what| WireError::BadValue { what })?;
         Ok(layout)
@@ -192,6 +200,27 @@ impl ParallelLayout {
         Ok(ranks)
     }
 
+    /// Which of the worker's layers each pipeline rank has; `None` when so many layers cannot be
+    /// shared out like that.
+    pub fn layers(&self, layer_count: usize) -> Option<Vec<Range<usize>>> {
+        let pipeline = self.pipeline as usize;
+        let counts: Vec<usize> = match self.layers_per_pipeline_rank.as_slice() {
+            [] if pipeline == 0 || !layer_count.is_multiple_of(pipeline) => return None,
+            [] => vec![layer_count / pipeline; pipeline],
+            counts => counts.iter().map(|count| *count as usize).collect(),
+        };
+        let mut end = 0;
+        let ranges: Vec<Range<usize>> = counts
+            .into_iter()
+            .map(|count| {
+                let start = end;
+                end += count;
+                start..end
+            })
+            .collect();
+        (end == layer_count).then_some(ranges)
+    }
+
     /// Appends the layout's encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for value in [self.tensor, self.pipeline, self.context, self.attention_data] {
@@ -219,49 +248,39 @@ impl ParallelLayout {
     }
 }
 
-/// Whether rank i of one worker can take blocks from rank i of the other.
-pub fn check_compatible(
-    ours: (&CacheLayout, &ParallelLayout),
-    theirs: (&CacheLayout, &ParallelLayout),
-) -> Result<(), LayoutMismatch> {
+/// Whether the numbers of one worker's blocks mean the same in another's, wherever they lie.
+pub fn check_same_numbers(ours: &CacheLayout, theirs: &CacheLayout) -> Result<(), LayoutMismatch> {
     macro_rules! same {
-        ($index:tt: $($field:ident as $name:literal),+ $(,)?) => {$(
-            if ours.$index.$field != theirs.$index.$field {
-                return Err(LayoutMismatch {
-                    field: $name,
-                    ours: brief(&ours.$index.$field),
-                    theirs: brief(&theirs.$index.$field),
-                });
+        ($($field:ident as $name:literal),+ $(,)?) => {$(
+            if ours.$field != theirs.$field {
+                return Err(LayoutMismatch::new($name, &ours.$field, &theirs.$field));
             }
         )+};
     }
-    same!(0:
+    same!(
         data_type as "data type",
         attention as "attention type",
         head_size as "head size",
         tokens_per_block as "tokens per block",
         kv_factor as "KV factor",
-    );
-    same!(1:
-        tensor as "tensor parallel size",
-        pipeline as "pipeline parallel size",
-        context as "context parallel size",
-        attention_data as "attention data parallel size",
-        layers_per_pipeline_rank as "layers per pipeline rank",
-    );
-    if ours.0.kv_heads_per_layer.len() != theirs.0.kv_heads_per_layer.len() {
-        return Err(LayoutMismatch {
-            field: "layer count",
-            ours: ours.0.kv_heads_per_layer.len().to_string(),
-            theirs: theirs.0.kv_heads_per_layer.len().to_string(),
-        });
-    }
-    same!(0:
-        kv_heads_per_layer as "KV heads per layer",
         windows as "windows",
-        block_bytes as "bytes per block",
     );
+    let layer_counts = (ours.kv_heads_per_layer.len(), theirs.kv_heads_per_layer.len());
+    if layer_counts.0 != layer_counts.1 {
+        return Err(LayoutMismatch::new("layer count", &layer_counts.0, &layer_counts.1));
+    }
     Ok(())
+}
+
+impl LayoutMismatch {
+    /// A difference, with both values.
+    pub(super) fn new(
+        field: &'static str,
+        ours: &dyn std::fmt::Debug,
+        theirs: &dyn std::fmt::Debug,
+    ) -> Self {
+        Self { field, ours: brief(ours), theirs: brief(theirs) }
+    }
 }
 
 /// A value for a message, however long its list is.
@@ -274,7 +293,7 @@ fn brief(value: &dyn std::fmt::Debug) -> String {
     text
 }
 
-/// A digest of both layouts: two ranks with equal digests hold blocks of one layout.
+/// A digest of both layouts: who names it knows how the worker shares its blocks out.
 pub fn digest(cache: &CacheLayout, parallel: &ParallelLayout) -> u64 {
     let mut encoded = Vec::new();
     cache.encode(&mut encoded);
@@ -295,7 +314,6 @@ pub(crate) mod tests {
             attention: Attention::KeysAndValues,
             kv_factor: 2,
             windows: vec![0],
-            block_bytes: 4096,
         }
     }
 
@@ -311,32 +329,38 @@ pub(crate) mod tests {
 
     #[test]
     fn each_difference_is_named() {
-        let (cache, parallel) = (cache(), parallel());
-        assert_eq!(check_compatible((&cache, &parallel), (&cache, &parallel)), Ok(()));
-        type Change = fn(&mut CacheLayout, &mut ParallelLayout);
-        let changes: [(&str, Change); 13] = [
-            ("data type", |c, _| c.data_type = DataType::Float16),
-            ("attention type", |c, _| c.attention = Attention::Latent),
-            ("head size", |c, _| c.head_size = 64),
-            ("tokens per block", |c, _| c.tokens_per_block = 64),
-            ("KV factor", |c, _| c.kv_factor = 1),
-            ("tensor parallel size", |_, p| p.tensor = 4),
-            ("pipeline parallel size", |_, p| p.pipeline = 2),
-            ("context parallel size", |_, p| p.context = 2),
-            ("attention data parallel size", |_, p| p.attention_data = 2),
-            ("layers per pipeline rank", |_, p| p.layers_per_pipeline_rank = vec![5]),
-            ("layer count", |c, _| c.kv_heads_per_layer.push(8)),
-            ("KV heads per layer", |c, _| c.kv_heads_per_layer[0] = 4),
-            ("bytes per block", |c, _| c.block_bytes = 8192),
+        let cache = cache();
+        assert_eq!(check_same_numbers(&cache, &cache), Ok(()));
+        type Change = fn(&mut CacheLayout);
+        let changes: [(&str, Change); 7] = [
+            ("data type", |c| c.data_type = DataType::Float16),
+            ("attention type", |c| c.attention = Attention::Latent),
+            ("head size", |c| c.head_size = 64),
+            ("tokens per block", |c| c.tokens_per_block = 64),
+            ("KV factor", |c| c.kv_factor = 1),
+            ("windows", |c| c.windows = vec![128]),
+            ("layer count", |c| c.kv_heads_per_layer.push(8)),
         ];
         for (field, change) in changes {
-            let (mut other_cache, mut other_parallel) = (cache.clone(), parallel.clone());
-            change(&mut other_cache, &mut other_parallel);
-            let mismatch =
-                check_compatible((&cache, &parallel), (&other_cache, &other_parallel)).unwrap_err();
-            assert_eq!(mismatch.field, field);
-            assert_ne!(digest(&cache, &parallel), digest(&other_cache, &other_parallel), "{field}");
+            let mut other = cache.clone();
+            change(&mut other);
+            assert_eq!(check_same_numbers(&cache, &other).unwrap_err().field, field);
+            assert_ne!(digest(&cache, &parallel()), digest(&other, &parallel()), "{field}");
         }
+    }
+
+    #[test]
+    fn layers_are_shared_out_evenly_or_as_said() {
+        let mut layout = parallel();
+        assert_eq!(layout.layers(4), Some(vec![0..4]));
+        assert_eq!(layout.layers(5), None, "the list says four");
+        (layout.pipeline, layout.layers_per_pipeline_rank) = (2, Vec::new());
+        assert_eq!(layout.layers(6), Some(vec![0..3, 3..6]));
+        assert_eq!(layout.layers(5), None);
+        layout.layers_per_pipeline_rank = vec![4, 1];
+        assert_eq!(layout.layers(5), Some(vec![0..4, 4..5]));
+        layout.layers_per_pipeline_rank = vec![5, 0];
+        assert_eq!(layout.layers(5), Some(vec![0..5, 5..5]));
     }
 
     #[test]
@@ -379,11 +403,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_long_list_makes_no_long_message() {
-        let (mut long, parallel) = (cache(), parallel());
-        long.kv_heads_per_layer = vec![8; MAX_LAYOUT_ENTRIES];
+        let mut long = cache();
+        long.windows = vec![8; MAX_LAYOUT_ENTRIES];
         let mut other = long.clone();
-        other.kv_heads_per_layer[17] = 1;
-        let mismatch = check_compatible((&long, &parallel), (&other, &parallel)).unwrap_err();
+        other.windows[17] = 1;
+        let mismatch = check_same_numbers(&long, &other).unwrap_err();
         assert!(mismatch.to_string().len() < 400, "{mismatch}");
     }
 }

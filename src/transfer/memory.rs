@@ -7,6 +7,8 @@
 //! not known here: a source reads only blocks that are pinned, a destination writes only blocks that
 //! the host lent to a prefetch.
 
+use std::ops::Range;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::transport::Segment;
@@ -100,6 +102,45 @@ impl BlockPool {
         true
     }
 
+    /// Appends pieces of a block that is pinned to `out`; `false`, and nothing appended, when one of
+    /// them is not in the pool. The caller sees to it that `out` has room.
+    pub fn gather(&self, id: i32, pieces: &[Range<usize>], out: &mut Vec<u8>) -> bool {
+        let is_inside =
+            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes;
+        let Some(block) = self.block(id).filter(|_| pieces.iter().all(is_inside)) else {
+            return false;
+        };
+        // SAFETY: inside of the pool, and nobody writes a pinned block, as `new` was promised.
+        let bytes = unsafe { std::slice::from_raw_parts(block.data, block.len) };
+        pieces.iter().for_each(|piece| out.extend_from_slice(&bytes[piece.clone()]));
+        true
+    }
+
+    /// Fills pieces of a block that is lent to a prefetch, one after the other; `false`, and nothing
+    /// written, when one is not in the pool or `bytes` is not as long as all of them.
+    pub fn scatter(&self, id: i32, pieces: &[Range<usize>], bytes: &[u8]) -> bool {
+        let is_inside =
+            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes;
+        let Some(block) = self.block(id).filter(|_| pieces.iter().all(is_inside)) else {
+            return false;
+        };
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() != bytes.len() {
+            return false;
+        }
+        let mut rest = bytes;
+        for piece in pieces {
+            let (part, left) = rest.split_at(piece.len());
+            // SAFETY: the piece is inside of the block and as long as `part`, and nobody else
+            // touches a lent block, as `new` was promised; so `part`, a Rust slice, is not in it.
+            unsafe {
+                let target = block.data.add(piece.start);
+                std::ptr::copy_nonoverlapping(part.as_ptr(), target, part.len());
+            }
+            rest = left;
+        }
+        true
+    }
+
     /// Where a run of blocks lies, neighbours in memory joined; `None` when one is not in the pool.
     pub fn segments(&self, ids: &[i32]) -> Option<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::with_capacity(ids.len());
@@ -140,6 +181,27 @@ mod tests {
         assert_eq!(pool.checksum(2), Some(xxh3_64(&[7; 10])));
         assert_eq!(pool.checksum(4), None);
         assert_eq!(bytes[15..35], [[0; 5].as_slice(), &[7; 10], &[0; 5]].concat());
+    }
+
+    #[test]
+    fn pieces_outside_of_a_block_are_neither_read_nor_written() {
+        let mut bytes: Vec<u8> = (0..40).collect();
+        // SAFETY: `bytes` outlives the pool and is 4 blocks long.
+        let pool = unsafe { BlockPool::new(bytes.as_mut_ptr(), 10, 4) }.unwrap();
+        let mut out = Vec::new();
+        assert!(pool.gather(1, &[2..4, 9..10, 0..0], &mut out));
+        assert_eq!(out, [12, 13, 19]);
+        #[allow(clippy::reversed_empty_ranges)] // What a fault could make.
+        let outside = [0..11, usize::MAX - 1..usize::MAX, 4..2];
+        for piece in outside {
+            assert!(!pool.gather(1, &[0..1, piece.clone()], &mut out), "{piece:?}");
+            assert!(!pool.scatter(1, &[piece.clone()], &vec![0; piece.len().min(64)]), "{piece:?}");
+        }
+        assert_eq!(out.len(), 3);
+        assert!(!pool.gather(4, &[0..1], &mut out) && !pool.scatter(-1, &[0..1], &[0]));
+        assert!(!pool.scatter(2, &[0..2, 5..6], &[1, 2]), "too few bytes");
+        assert!(pool.scatter(2, &[0..2, 5..6], &[101, 102, 103]));
+        assert_eq!(bytes[19..27], [19, 101, 102, 22, 23, 24, 103, 26]);
     }
 
     #[test]

@@ -8,13 +8,16 @@
 //! | `destination`, `attempt` | asks a source, receives, verifies; what host and thread share of one fetch |
 //! | `prefetch` | the life cycle of one fetch, a pure state machine |
 //! | `metadata`, `http` | states of other workers, fetched; this worker's, served |
-//! | `state`, `layout` | what a worker says of itself; whether two workers fit |
+//! | `state`, `layout` | what a worker says of itself; whether two workers store the same |
+//! | `rank_map`, `share`, `block_part` | what one rank takes from which ranks, where workers are cut differently |
+//! | `sources` | how far each rank that a fetch asks came |
 //! | `protocol`, `wire` | messages between the two sides, and their bytes |
 //! | `memory`, `cuda` | where blocks lie |
 //! | `reason` | closed lists of why something failed or was refused |
 //! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
 
 pub mod attempt;
+pub mod block_part;
 pub mod cuda;
 mod destination;
 mod driver;
@@ -25,8 +28,11 @@ pub mod memory;
 mod metadata;
 pub mod prefetch;
 pub mod protocol;
+pub mod rank_map;
 pub mod reason;
+pub mod share;
 mod source;
+pub mod sources;
 pub mod state;
 pub mod transceiver;
 pub mod transport;

@@ -88,6 +88,11 @@ pub enum Event {
         /// Its blocks.
         blocks: u32,
     },
+    /// A run of one of several sources is announced, in that source's order.
+    PartAnnounced {
+        /// Its blocks.
+        blocks: u32,
+    },
     /// A run that was let in arrived in the library's own memory.
     Received {
         /// Its blocks.
@@ -97,7 +102,7 @@ pub enum Event {
     },
     /// A verified run was copied into the host's blocks.
     Committed {
-        /// Its blocks.
+        /// Blocks that are whole with it, whoever sent their parts.
         blocks: u32,
     },
     /// Time passed.
@@ -252,6 +257,11 @@ impl Prefetch {
             Event::Missing { present } => self.missing(now_ns, present, &mut actions),
             Event::Announced { first_block, blocks } => {
                 self.announced(now_ns, first_block, blocks, &mut actions);
+            }
+            Event::PartAnnounced { blocks } => {
+                let is_expected = blocks > 0 && self.state == State::PrefetchInProgress;
+                self.receiving += u32::from(is_expected);
+                actions.push(if is_expected { Action::Receive } else { Action::Discard });
             }
             Event::Received { blocks: _, verdict } => {
                 if self.state == State::PrefetchInProgress {

@@ -7,6 +7,8 @@
 //! Guards: decoding is total on hostile bytes and allocates no more than arrived.
 //! Never does: decide. What a message means is the source's and the destination's matter.
 
+use super::block_part::{BlockPart, HeadRange};
+use super::layout::MAX_LAYOUT_ENTRIES;
 use super::reason::RefuseReason;
 use super::state::{Incarnation, MAX_NAMESPACE_BYTES};
 use super::transport::MAX_MESSAGE_BYTES;
@@ -29,12 +31,18 @@ const KIND_ANSWER: u8 = 2;
 const KIND_DATA: u8 = 3;
 const KIND_CANCEL: u8 = 4;
 
+const PART_WHOLE: u8 = 0;
+const PART_HEADS: u8 = 1;
+
 const ANSWER_ACCEPTED: u8 = 0;
 const ANSWER_MISSING: u8 = 1;
 const ANSWER_REFUSED: u8 = 2;
 
 // The longest request and answer fit into one message.
-const _: () = assert!(MAX_BLOCKS_PER_REQUEST * 32 + MAX_NAMESPACE_BYTES + 256 < MAX_MESSAGE_BYTES);
+const _: () = assert!(
+    MAX_BLOCKS_PER_REQUEST * 32 + MAX_NAMESPACE_BYTES + MAX_LAYOUT_ENTRIES * 8 + 256
+        < MAX_MESSAGE_BYTES
+);
 
 /// Names one attempt: unique among all destinations, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,14 +62,18 @@ pub struct FetchRequest {
     pub source: Incarnation,
     /// What the names are about.
     pub namespace: Vec<u8>,
-    /// [`super::layout::digest`] of the destination.
+    /// [`super::layout::digest`] of the source, as the destination knows it.
     pub layout_digest: u64,
+    /// Which part of each block is wanted.
+    pub part: BlockPart,
     /// Whether a part of the blocks is of use.
     pub policy: Policy,
     /// How long the source may have to hold the blocks: the destination's deadline and a margin.
     pub hold_time_ns: u64,
-    /// How many of the named blocks are only named, because the destination has them.
+    /// How many of the named blocks, from the first, are only named.
     pub skipped_blocks: u32,
+    /// After the skipped ones, each block of so many is wanted, from the first on; not 0.
+    pub step: u32,
     /// The prefix, from its first block to the last one wanted.
     pub names: Vec<Name>,
 }
@@ -123,12 +135,14 @@ impl Message {
                 out.extend_from_slice(&request.source.0);
                 wire::put_bytes(&mut out, &request.namespace);
                 out.extend_from_slice(&request.layout_digest.to_le_bytes());
+                put_part(&mut out, &request.part);
                 out.push(match request.policy {
                     Policy::Strict => 1,
                     Policy::BestEffort => 2,
                 });
                 out.extend_from_slice(&request.hold_time_ns.to_le_bytes());
                 out.extend_from_slice(&request.skipped_blocks.to_le_bytes());
+                out.extend_from_slice(&request.step.to_le_bytes());
                 out.extend_from_slice(&(request.names.len() as u32).to_le_bytes());
                 request.names.iter().for_each(|name| out.extend_from_slice(&name.0));
                 out
@@ -169,6 +183,7 @@ impl Message {
                 source: Incarnation(reader.array()?),
                 namespace: reader.bytes("namespace", MAX_NAMESPACE_BYTES)?.to_vec(),
                 layout_digest: reader.u64()?,
+                part: read_part(&mut reader)?,
                 policy: match reader.u8()? {
                     1 => Policy::Strict,
                     2 => Policy::BestEffort,
@@ -176,6 +191,10 @@ impl Message {
                 },
                 hold_time_ns: reader.u64()?,
                 skipped_blocks: reader.u32()?,
+                step: match reader.u32()? {
+                    0 => return Err(WireError::BadValue { what: "step" }),
+                    step => step,
+                },
                 names: reader.list("names", MAX_BLOCKS_PER_REQUEST, Name)?,
             }),
             KIND_ANSWER => {
@@ -224,6 +243,46 @@ impl DataHeader {
         let checksums = reader.list("checksums", MAX_BLOCKS_PER_RUN, u64::from_le_bytes)?;
         reader.end()?;
         Ok(Self { key, first_block, checksums })
+    }
+}
+
+fn put_part(out: &mut Vec<u8>, part: &BlockPart) {
+    match part {
+        BlockPart::Whole => out.push(PART_WHOLE),
+        BlockPart::Heads { first_layer, heads } => {
+            out.push(PART_HEADS);
+            out.extend_from_slice(&first_layer.to_le_bytes());
+            out.extend_from_slice(&(heads.len() as u32).to_le_bytes());
+            for range in heads {
+                out.extend_from_slice(&range.first.to_le_bytes());
+                out.extend_from_slice(&range.count.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn read_part(reader: &mut Reader<'_>) -> Result<BlockPart, WireError> {
+    match reader.u8()? {
+        PART_WHOLE => Ok(BlockPart::Whole),
+        PART_HEADS => Ok(BlockPart::Heads {
+            first_layer: reader.u32()?,
+            heads: reader.list(
+                "layers",
+                MAX_LAYOUT_ENTRIES,
+                |[a, b, c, d, e, f, g, h]: [u8; 8]| HeadRange {
+                    first: u32::from_le_bytes([a, b, c, d]),
+                    count: u32::from_le_bytes([e, f, g, h]),
+                },
+            )?,
+        }),
+        _ => Err(WireError::BadValue { what: "part" }),
+    }
+}
+
+impl FetchRequest {
+    /// How many of the first `blocks` named blocks are wanted.
+    pub fn wanted_of(&self, blocks: usize) -> usize {
+        blocks.saturating_sub(self.skipped_blocks as usize).div_ceil(self.step.max(1) as usize)
     }
 }
 

@@ -11,15 +11,19 @@
 //! Never does: let one peer's message or failure touch another peer's request.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::block_part::{piece_bytes, BlockPart, BlockShape};
 use super::memory::BlockPool;
 use super::protocol::{
     Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable, MAX_BLOCKS_PER_RUN,
 };
 use super::reason::RefuseReason;
 use super::state::Incarnation;
-use super::transport::{PeerId, Ticket, Transport};
+use super::transport::{PeerId, Segment, Ticket, Transport};
 use super::wire::WireError;
 use crate::reuse::{BlockRange, Policy, ReuseTree};
 use crate::telemetry::nvtx::{Range, Step};
@@ -34,6 +38,8 @@ pub struct Identity {
     pub namespace: Vec<u8>,
     /// [`super::layout::digest`] of its layout.
     pub layout_digest: u64,
+    /// How its blocks can be cut; `None` when they are only sent whole.
+    pub shape: Option<BlockShape>,
 }
 
 /// What a source allows at once.
@@ -92,6 +98,8 @@ struct Serving {
     /// The pin: held for its effect on the tree.
     _range: BlockRange,
     ids: Vec<i32>,
+    /// Where the wanted part of a block lies; `None` for whole blocks.
+    pieces: Option<Vec<Range<usize>>>,
     next_block: usize,
     runs_in_flight: usize,
     deadline_ns: u64,
@@ -108,6 +116,8 @@ struct Send {
     peer: PeerId,
     key: RequestKey,
     bytes: usize,
+    /// What is sent, where it is not the blocks themselves: read until the send has ended.
+    _parts: Vec<u8>,
 }
 
 impl Source {
@@ -165,14 +175,17 @@ impl Source {
             self.turn_away(transport, peer);
             return;
         }
-        if let Err(reason) = self.validate(peer, &request) {
-            self.refuse(transport, peer, key, reason);
-            return;
-        }
-        let skipped = request.skipped_blocks as usize;
-        let wanted = request.names.len() - skipped;
-        let range =
-            Range::push_of_attempt(Step::Pin, key.sequence, wanted * self.pool.block_bytes());
+        let pieces = match self.validate(peer, &request) {
+            Ok(pieces) => pieces,
+            Err(reason) => {
+                self.refuse(transport, peer, key, reason);
+                return;
+            }
+        };
+        let (skipped, step) = (request.skipped_blocks as usize, request.step as usize);
+        let wanted = request.wanted_of(request.names.len());
+        let bytes = wanted * self.pool.block_bytes();
+        let range = Range::push_of_attempt(Step::Pin, key.sequence, bytes);
         let pinned = self.tree.pin_named(self.window, &request.names, request.policy, None);
         drop(range);
         let Ok(pinned) = pinned else {
@@ -181,7 +194,7 @@ impl Source {
             return;
         };
         let Some(range) = pinned.range else {
-            let present = pinned.present.saturating_sub(skipped).min(wanted - 1);
+            let present = request.wanted_of(pinned.present).min(wanted - 1);
             self.answer_missing(transport, peer, key, present);
             return;
         };
@@ -196,6 +209,7 @@ impl Source {
         let ids: Vec<i32> = slots
             .map(|slot| i32::try_from(slot).unwrap_or(-1))
             .skip(skipped)
+            .step_by(step)
             .take_while(|id| pool.contains(*id))
             .collect();
         let is_enough = match request.policy {
@@ -206,7 +220,7 @@ impl Source {
             self.answer_missing(transport, peer, key, ids.len());
             return;
         }
-        let block_hashes = block_hashes.skip(skipped).take(ids.len()).collect();
+        let block_hashes = block_hashes.skip(skipped).step_by(step).take(ids.len()).collect();
         let accepted = Message::Answer(key, Answer::Accepted { block_hashes });
         if transport.send_message(peer, accepted.encode()).is_err() {
             // The peer is gone, which its own event says; `range` unpins here.
@@ -217,6 +231,7 @@ impl Source {
         let serving = Serving {
             _range: range,
             ids,
+            pieces,
             next_block: 0,
             runs_in_flight: 0,
             deadline_ns: now_ns.saturating_add(hold_ns),
@@ -329,7 +344,7 @@ impl Source {
         if serving.is_stopped || left.is_empty() || serving.runs_in_flight == RUNS_IN_FLIGHT {
             return false;
         }
-        let block_bytes = self.pool.block_bytes();
+        let block_bytes = serving.pieces.as_deref().map_or(self.pool.block_bytes(), piece_bytes);
         let run_blocks = (RUN_BYTES / block_bytes).clamp(1, MAX_BLOCKS_PER_RUN).min(left.len());
         let bytes = run_blocks * block_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return false };
@@ -339,24 +354,27 @@ impl Source {
             return false;
         }
         let run = &left[..run_blocks];
-        let Some(segments) = self.pool.segments(run) else {
+        let mut parts = Vec::new();
+        let sent = match &serving.pieces {
+            None => self.pool.segments(run).map(|segments| {
+                let checksums = run.iter().filter_map(|id| self.pool.checksum(*id)).collect();
+                (segments, checksums)
+            }),
+            Some(pieces) => cut(&self.pool, run, pieces, bytes, &mut parts),
+        };
+        let Some((segments, checksums)) = sent else {
             // Checked when the request was accepted; without memory there is nothing to send.
             serving.is_stopped = true;
             return false;
         };
-        let checksums = run.iter().filter_map(|id| self.pool.checksum(*id));
-        let header = DataHeader {
-            key,
-            first_block: serving.next_block as u32,
-            checksums: checksums.collect(),
-        };
+        let header = DataHeader { key, first_block: serving.next_block as u32, checksums };
         match transport.send_data(peer, header.encode(), segments) {
             Ok(ticket) => {
                 serving.next_block += run_blocks;
                 serving.runs_in_flight += 1;
                 record.runs_in_flight += 1;
                 self.bytes_in_flight += bytes;
-                self.sends.insert(ticket, Send { peer, key, bytes });
+                self.sends.insert(ticket, Send { peer, key, bytes, _parts: parts });
                 true
             }
             Err(_) => {
@@ -366,7 +384,12 @@ impl Source {
         }
     }
 
-    fn validate(&self, peer: PeerId, request: &FetchRequest) -> Result<(), RefuseReason> {
+    /// Whether the request may be served, and where the wanted part of a block lies.
+    fn validate(
+        &self,
+        peer: PeerId,
+        request: &FetchRequest,
+    ) -> Result<Option<Vec<Range<usize>>>, RefuseReason> {
         let identity = &self.identity;
         if request.source != identity.incarnation {
             return Err(RefuseReason::Incarnation);
@@ -386,7 +409,14 @@ impl Source {
         if has_share || self.serving.len() >= self.limits.requests {
             return Err(RefuseReason::Busy);
         }
-        Ok(())
+        match &request.part {
+            BlockPart::Whole => Ok(None),
+            BlockPart::Heads { first_layer, heads } => {
+                let shape = identity.shape.as_ref().ok_or(RefuseReason::Layout)?;
+                let pieces = shape.pieces(*first_layer, heads);
+                pieces.map(Some).ok_or(RefuseReason::BadRequest)
+            }
+        }
     }
 
     /// Whether the peer may ask at all; the longest idle one makes room for a new one.
@@ -463,4 +493,20 @@ impl Source {
             }
         }
     }
+}
+
+/// Copies the wanted parts of pinned blocks into `parts`: what is sent, and a checksum of each.
+fn cut(
+    pool: &BlockPool,
+    ids: &[i32],
+    pieces: &[Range<usize>],
+    bytes: usize,
+    parts: &mut Vec<u8>,
+) -> Option<(Vec<Segment>, Vec<u64>)> {
+    parts.try_reserve_exact(bytes).ok()?;
+    if !ids.iter().all(|id| pool.gather(*id, pieces, parts)) {
+        return None;
+    }
+    let checksums = parts.chunks_exact(piece_bytes(pieces)).map(xxh3_64).collect();
+    Some((vec![Segment { data: parts.as_mut_ptr(), len: parts.len() }], checksums))
 }

@@ -51,6 +51,8 @@ pub struct RankAddress {
     pub transport: String,
     /// What that transport's peers connect to.
     pub address: Vec<u8>,
+    /// Bytes of one of its blocks, padding and scales included.
+    pub block_bytes: u64,
 }
 
 /// A worker's state, or one rank's entry of it.
@@ -58,7 +60,7 @@ pub struct RankAddress {
 pub struct State {
     /// Model, weights and whatever else makes names mean the same.
     pub namespace: Vec<u8>,
-    /// What a rank's block is made of.
+    /// What its blocks are made of.
     pub cache: CacheLayout,
     /// How ranks share the model.
     pub parallel: ParallelLayout,
@@ -119,6 +121,7 @@ impl State {
                 value.extend_from_slice(&rank.incarnation.0);
                 wire::put_bytes(value, rank.transport.as_bytes());
                 wire::put_bytes(value, &rank.address);
+                value.extend_from_slice(&rank.block_bytes.to_le_bytes());
             });
         }
         let checksum = xxh3_64(&out);
@@ -185,15 +188,14 @@ impl State {
             return Err(missing("rank"));
         }
         let rank_count = parallel.rank_count().unwrap_or(0);
-        if ranks.iter().any(|rank| rank.rank >= rank_count) {
+        if ranks.iter().any(|rank| rank.rank >= rank_count || rank.block_bytes == 0) {
             return Err(WireError::BadValue { what: "rank" });
         }
-        Ok(Self {
-            namespace: namespace.ok_or(missing("namespace"))?,
-            cache: cache.ok_or(missing("cache layout"))?,
-            parallel,
-            ranks,
-        })
+        let cache: CacheLayout = cache.ok_or(missing("cache layout"))?;
+        if parallel.layers(cache.kv_heads_per_layer.len()).is_none() {
+            return Err(WireError::BadValue { what: "layers per pipeline rank" });
+        }
+        Ok(Self { namespace: namespace.ok_or(missing("namespace"))?, cache, parallel, ranks })
     }
 
     /// Joins the entries of all ranks, in any order, to the state of their worker.
@@ -247,6 +249,7 @@ impl RankAddress {
                 .map_err(|_| WireError::BadValue { what: "transport" })?
                 .to_owned(),
             address: reader.bytes("address", MAX_ADDRESS_BYTES)?.to_vec(),
+            block_bytes: reader.u64()?,
         })
     }
 }
@@ -283,6 +286,7 @@ pub(crate) mod tests {
                 incarnation: Incarnation([rank as u8; 16]),
                 transport: "loopback".to_owned(),
                 address: vec![1, 2, 3],
+                block_bytes: 4096,
             }],
         }
     }

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, RwLock};
 
 use super::attempt::{Attempt, HintRelation, Order, Report};
+use super::block_part::BlockShape;
 use super::destination::{end_without_transport, Destination, Lent};
 use super::driver::{Command, Driver, Mailbox};
 use super::http::server::{ServedState, StateServer};
@@ -22,8 +23,10 @@ use super::memory::BlockPool;
 use super::metadata::MetadataService;
 use super::prefetch::{Deadlines, Outcome, Prefetch, State as PrefetchState, QUIESCE_GRACE_NS};
 use super::protocol::MAX_BLOCKS_PER_REQUEST;
+use super::rank_map::Place;
 use super::reason::FailReason;
 use super::source::{Identity, Source};
+use super::sources::Wanted;
 use super::state::{Incarnation, JoinError, RankAddress, State, MAX_NAMESPACE_BYTES};
 use super::transport::Transport;
 use crate::clock::Clock;
@@ -81,14 +84,6 @@ pub enum CreateError {
     /// A value of the layouts cannot be.
     #[error("the layout's {0} cannot be: compare it with the model's configuration")]
     Layout(&'static str),
-    /// A block of the pool is not a block of the layout.
-    #[error("the layout says {layout} bytes per block, the pool {pool}")]
-    BlockBytes {
-        /// The layout's.
-        layout: u64,
-        /// The pool's.
-        pool: usize,
-    },
     /// The tree cuts sequences differently.
     #[error("the layout says {layout} tokens per block, the tree {tree}")]
     TokensPerBlock {
@@ -145,9 +140,12 @@ pub struct FetchOrder<'a> {
     pub hint: Option<(usize, u64)>,
     /// Leading full blocks that are here already.
     pub first_block: usize,
+    /// The attention data parallel rank of the source that holds the blocks; 0 where it has no
+    /// such parts.
+    pub source_attention_data_rank: u32,
     /// Tokens that may be fetched, from the first; 0: all but the last one.
     pub max_tokens: usize,
-    /// Where blocks go, in order: fresh blocks that nobody else uses until the end.
+    /// Where this rank's blocks go, in order (context ranks deal them out in turn): fresh blocks that nobody else uses until the end.
     pub destination: &'a [i32],
     /// Whether a part is of use.
     pub policy: Policy,
@@ -200,6 +198,8 @@ pub struct Transceiver {
     incarnation: Incarnation,
     namespace: Vec<u8>,
     tokens_per_block: usize,
+    /// This rank among those that deal blocks out in turn, and how many they are.
+    context: (usize, usize),
     pool: BlockPool,
     max_prefetches: usize,
     transport_name: &'static str,
@@ -233,6 +233,7 @@ impl Transceiver {
             incarnation,
             transport: transport.name().to_owned(),
             address: transport.address().to_vec(),
+            block_bytes: config.pool.block_bytes() as u64,
         };
         let own_state = State {
             namespace: config.namespace.clone(),
@@ -257,7 +258,10 @@ impl Transceiver {
             incarnation,
             namespace: config.namespace.clone(),
             layout_digest: layout::digest(&config.cache, &config.parallel),
+            shape: own_shape(&config),
         });
+        let place = Place::of(config.rank, &config.parallel);
+        let context = (place.context as usize, config.parallel.context as usize);
         let tokens_per_block = config.cache.tokens_per_block as usize;
         let transport_name = transport.name();
         let driver = Driver {
@@ -299,6 +303,7 @@ impl Transceiver {
             incarnation,
             namespace: config.namespace,
             tokens_per_block,
+            context,
             pool: config.pool,
             max_prefetches: config.max_prefetches,
             transport_name,
@@ -383,20 +388,24 @@ impl Transceiver {
         if sequence.tokens_per_block() != self.tokens_per_block {
             return Err(BeginError::TokensPerBlock);
         }
-        let wanted = self.wanted_blocks(order)?;
-        let end = order.first_block + wanted;
+        let (wanted, covered_blocks) = self.wanted_blocks(order)?;
+        let end = wanted.first + (wanted.count - 1) * wanted.step + 1;
         let hint = order.hint.map_or(HintRelation::Unknown, |(blocks, last_hash)| {
             HintRelation::new(sequence.block_hashes(), blocks, last_hash)
         });
         // All memory before blocks are lent.
-        let destination = copied(&order.destination[..wanted])?;
+        let destination = copied(&order.destination[..wanted.count])?;
         let names = copied(&sequence.names()[..end])?;
-        let hashes = copied(&sequence.block_hashes()[order.first_block..end])?;
+        let mut hashes = Vec::new();
+        hashes.try_reserve_exact(wanted.count)?;
+        hashes
+            .extend(sequence.block_hashes()[..end].iter().skip(wanted.first).step_by(wanted.step));
         self.lend(&destination)?;
         let now_ns = self.clock.monotonic_ns();
         // Begun by the command below, which fetches the metadata.
+        let requested = wanted.count as u32;
         let (mut prefetch, _) =
-            Prefetch::begin(now_ns, wanted as u32, order.policy, order.deadlines);
+            Prefetch::begin(now_ns, requested, order.policy, order.deadlines);
         let number = self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = destination.len() as u64 * self.pool.block_bytes() as u64;
         prefetch.shown_by(AttemptTrace::begin(&self.metrics, number, bytes, now_ns));
@@ -407,6 +416,9 @@ impl Transceiver {
                 origin: order.origin.clone(),
                 names,
                 skipped_blocks: order.first_block,
+                wanted,
+                covered_blocks,
+                source_attention_data_rank: order.source_attention_data_rank,
                 hashes,
                 destination,
                 policy: order.policy,
@@ -433,8 +445,8 @@ impl Transceiver {
         Ok(PrefetchHandle { attempt, mailbox, clock: Arc::clone(&self.clock) })
     }
 
-    /// How many blocks the bounds leave to fetch.
-    fn wanted_blocks(&self, order: &FetchOrder<'_>) -> Result<usize, BeginError> {
+    /// Which blocks the bounds leave to fetch, and the prefix that is covered when all are here.
+    fn wanted_blocks(&self, order: &FetchOrder<'_>) -> Result<(Wanted, usize), BeginError> {
         let token_count = order.sequence.token_count();
         let usable_tokens = match order.max_tokens {
             // A context request computes at least its last token itself.
@@ -443,16 +455,22 @@ impl Transceiver {
         };
         let full_blocks = usable_tokens / self.tokens_per_block;
         let end = order.hint.map_or(full_blocks, |(blocks, _)| full_blocks.min(blocks));
-        let wanted = end.saturating_sub(order.first_block);
-        if wanted == 0 {
+        let (index, step) = self.context;
+        let first = order.first_block;
+        // The first block from there on that is dealt to this rank.
+        let first = first.saturating_add((index + step - first % step) % step);
+        let count = end.saturating_sub(first).div_ceil(step);
+        if count == 0 {
             return Err(BeginError::NothingToFetch);
         }
         if end > MAX_BLOCKS_PER_REQUEST {
             return Err(BeginError::Limit);
         }
         match (order.policy, order.destination.len()) {
-            (_, room) if room >= wanted => Ok(wanted),
-            (Policy::BestEffort, room) if room > 0 => Ok(room),
+            (_, room) if room >= count => Ok((Wanted { first, step, count }, end)),
+            (Policy::BestEffort, room) if room > 0 => {
+                Ok((Wanted { first, step, count: room }, first + room * step))
+            }
             _ => Err(BeginError::BadDestination),
         }
     }
@@ -505,7 +523,7 @@ impl Drop for Transceiver {
 }
 
 fn check(config: &TransceiverConfig) -> Result<(), CreateError> {
-    let CacheLayout { block_bytes, tokens_per_block, .. } = config.cache;
+    let CacheLayout { tokens_per_block, .. } = config.cache;
     config.cache.validate().map_err(CreateError::Layout)?;
     let rank_count = config.parallel.validate().map_err(CreateError::Layout)?;
     if config.rank >= rank_count {
@@ -514,15 +532,26 @@ fn check(config: &TransceiverConfig) -> Result<(), CreateError> {
     if config.namespace.len() > MAX_NAMESPACE_BYTES {
         return Err(CreateError::Namespace);
     }
-    if block_bytes != config.pool.block_bytes() as u64 {
-        let pool = config.pool.block_bytes();
-        return Err(CreateError::BlockBytes { layout: block_bytes, pool });
+    if config.parallel.layers(config.cache.kv_heads_per_layer.len()).is_none() {
+        return Err(CreateError::Layout(
+            "layers per pipeline rank (they are all layers, in order)",
+        ));
     }
     let tree = config.tree.tokens_per_block();
     if tokens_per_block as usize != tree {
         return Err(CreateError::TokensPerBlock { layout: tokens_per_block, tree });
     }
     Ok(())
+}
+
+/// How this rank's blocks can be cut, if they can.
+fn own_shape(config: &TransceiverConfig) -> Option<BlockShape> {
+    let layers = config.parallel.layers(config.cache.kv_heads_per_layer.len())?;
+    let place = Place::of(config.rank, &config.parallel);
+    let layers = layers.get(place.pipeline as usize)?.clone();
+    let shape = BlockShape::new(&config.cache, layers)?;
+    // With anything in between, it is not known where heads lie.
+    (shape.block_bytes() == config.pool.block_bytes()).then_some(shape)
 }
 
 /// The host's hold on one attempt. Dropping it cancels; blocks are not written afterwards.
@@ -555,7 +584,13 @@ impl PrefetchHandle {
 
     /// The end, in tokens from the sequence's first, of what is here after `blocks` were delivered.
     pub fn token_end(&self, blocks: u32, tokens_per_block: usize) -> usize {
-        (self.attempt.order.skipped_blocks + blocks as usize) * tokens_per_block
+        let Wanted { first, step, count } = self.attempt.order.wanted;
+        let end = match blocks as usize {
+            // Blocks after the last one are other ranks'.
+            blocks if blocks == count => self.attempt.order.covered_blocks,
+            blocks => first + blocks * step,
+        };
+        end * tokens_per_block
     }
 
     /// Asks for an end. The outcome follows; one that is already there stays.

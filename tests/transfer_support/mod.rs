@@ -58,6 +58,9 @@ pub struct Setup {
     pub destination_limits: DestinationLimits,
     pub max_prefetches: usize,
     pub incarnation: u8,
+    pub rank: u32,
+    pub cache: CacheLayout,
+    pub parallel: ParallelLayout,
     pub mischief: Arc<Mischief>,
 }
 
@@ -70,6 +73,9 @@ impl Default for Setup {
             destination_limits: DestinationLimits::default(),
             max_prefetches: 16,
             incarnation: 1,
+            rank: 0,
+            cache: cache_layout(),
+            parallel: ONE_RANK,
             mischief: Arc::new(Mischief::default()),
         }
     }
@@ -86,7 +92,7 @@ pub struct Worker {
     _memory: Vec<u8>,
 }
 
-pub fn cache_layout(block_bytes: usize) -> CacheLayout {
+pub fn cache_layout() -> CacheLayout {
     CacheLayout {
         kv_heads_per_layer: vec![8; 2],
         head_size: 64,
@@ -95,7 +101,6 @@ pub fn cache_layout(block_bytes: usize) -> CacheLayout {
         attention: Attention::KeysAndValues,
         kv_factor: 2,
         windows: vec![0],
-        block_bytes: block_bytes as u64,
     }
 }
 
@@ -130,10 +135,10 @@ impl Worker {
         let metrics = Arc::new(Metrics::new());
         let poison = Arc::new(Poison::default());
         let config = TransceiverConfig {
-            rank: 0,
+            rank: setup.rank,
             namespace: NAMESPACE.to_vec(),
-            cache: cache_layout(setup.block_bytes),
-            parallel: ONE_RANK,
+            cache: setup.cache,
+            parallel: setup.parallel,
             tree: tree.clone(),
             window: 0,
             pool,
@@ -227,6 +232,7 @@ pub fn order<'a>(
         origin,
         hint: None,
         first_block: 0,
+        source_attention_data_rank: 0,
         max_tokens: sequence.token_count(),
         destination,
         policy,
