@@ -30,9 +30,15 @@ use kvhints::capi::snapshot::*;
 use kvhints::capi::status::kvh_status;
 use kvhints::capi::types::{kvh_bytes_t, kvh_str_t};
 use kvhints::hint::Snapshot;
+use kvhints::plan::{AddressBounds, AddressBoundsError, AllowList, AllowListError};
 use kvhints::reuse::Policy;
+use kvhints::transfer::block_part::{BlockPart, HeadRange};
+use kvhints::transfer::layout::ParallelLayout;
 use kvhints::transfer::loopback::LoopbackHub;
+use kvhints::transfer::protocol::{FetchRequest, Message, RequestKey};
+use kvhints::transfer::state::{Incarnation, JoinError, RankAddress, State};
 use kvhints::transfer::transceiver::BeginError;
+use kvhints::transfer::WireError;
 
 mod transfer_support;
 
@@ -735,5 +741,86 @@ fn prefetches() {
         Ok(()),
         || transfer_support::Worker::new(&hub, setup()),
         |worker| worker.begin_order(&order).map(drop),
+    );
+}
+
+/// A state with much of everything: layers, ranks, long addresses.
+fn worker_state() -> State {
+    let mut cache = transfer_support::cache_layout();
+    cache.kv_heads_per_layer = vec![1; 1000];
+    cache.windows = vec![0; 500];
+    let parallel = ParallelLayout {
+        tensor: 40,
+        pipeline: 1,
+        layers_per_pipeline_rank: vec![1000],
+        ..transfer_support::ONE_RANK
+    };
+    let rank = |rank| RankAddress {
+        rank,
+        incarnation: Incarnation([rank as u8; 16]),
+        transport: "ucx".to_owned(),
+        address: vec![rank as u8; 2000],
+        block_bytes: 64,
+    };
+    State { namespace: vec![7; 5000], cache, parallel, ranks: (0..40).map(rank).collect() }
+}
+
+#[test]
+fn states() {
+    let state = worker_state();
+    let no_memory = WireError::NoMemory;
+    survives(Err(no_memory), Ok(()), || (), |()| state.encode().map(drop).map_err(|_| no_memory));
+    let bytes = state.encode().unwrap();
+    survives(Err(no_memory), Ok(state.clone()), || (), |()| State::decode(&bytes));
+    let entries: Vec<Vec<u8>> = state
+        .ranks
+        .iter()
+        .map(|rank| State { ranks: vec![rank.clone()], ..state.clone() }.encode().unwrap())
+        .collect();
+    let entries: Vec<&[u8]> = entries.iter().map(Vec::as_slice).collect();
+    survives(Err(JoinError::NoMemory), Ok(state), || (), |()| State::join(&entries));
+}
+
+#[test]
+fn requests_of_peers() {
+    let heads = (0..300).map(|first| HeadRange { first, count: 1 }).collect();
+    let request = Message::Fetch(FetchRequest {
+        key: RequestKey { destination: Incarnation([1; 16]), sequence: 1 },
+        source: Incarnation([2; 16]),
+        namespace: vec![7; 5000],
+        layout_digest: 1,
+        part: BlockPart::Heads { first_layer: 0, heads },
+        policy: Policy::Strict,
+        hold_time_ns: 1,
+        skipped_blocks: 0,
+        step: 1,
+        names: transfer_support::sequence(300, 0).names().to_vec(),
+    });
+    let bytes = request.encode();
+    let decode = || Message::decode(&bytes).map_err(|unreadable| unreadable.error);
+    survives(Err(WireError::NoMemory), Ok(request), || (), |()| decode());
+}
+
+#[test]
+fn lists_of_destinations() {
+    let addresses: Vec<String> = (0..200).map(|n| format!("\"10.0.{n}.0/24\"")).collect();
+    let entries: Vec<String> = (0..300)
+        .map(|n| {
+            let bounds = if n % 100 == 0 { &addresses[..] } else { &addresses[..1] };
+            format!(r#"{{"endpoint":"tcp://h{n}:5","addresses":[{}]}}"#, bounds.join(","))
+        })
+        .collect();
+    let file = format!(r#"{{"version":1,"endpoints":[{}]}}"#, entries.join(","));
+    let list = AllowList::from_json(file.as_bytes()).unwrap();
+    let read = || AllowList::from_json(file.as_bytes());
+    survives(Err(AllowListError::NoMemory), Ok(list), || (), |()| read());
+
+    let ranges: Vec<&str> = vec!["10.0.0.0/8"; AddressBounds::MAX_RANGES];
+    let bounds = AddressBounds::within(&ranges).unwrap();
+    survives(
+        Err(AddressBoundsError::NoMemory),
+        Ok(bounds),
+        || (),
+        |()| AddressBounds::within(&ranges),
     );
 }

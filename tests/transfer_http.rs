@@ -219,7 +219,7 @@ fn a_worker_of_several_ranks_serves_nothing_until_the_entries_are_joined() {
     let config = TransceiverConfig {
         rank: 1,
         namespace: NAMESPACE.to_vec(),
-        cache: cache_layout(1024),
+        cache: cache_layout(),
         parallel: kvhints::transfer::layout::ParallelLayout { tensor: 2, ..ONE_RANK },
         tree: template.tree.clone(),
         window: 0,
@@ -242,7 +242,7 @@ fn a_worker_of_several_ranks_serves_nothing_until_the_entries_are_joined() {
     let own = transceiver.rank_entry();
     let mut other = State::decode(own).unwrap();
     other.ranks = vec![RankAddress { rank: 0, ..other.ranks[0].clone() }];
-    let other = other.encode();
+    let other = other.encode().unwrap();
     assert_eq!(transceiver.set_state(&[&other]), Err(SetStateError::OwnEntryMissing));
     let incomplete = JoinError::Incomplete { found: 1, rank_count: 2 };
     assert_eq!(transceiver.set_state(&[own]), Err(SetStateError::Join(incomplete)));

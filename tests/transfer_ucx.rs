@@ -182,7 +182,7 @@ fn a_state_that_names_a_host_outside_of_the_bounds_is_denied() {
     let address = &mut forged.ranks[0].address;
     let host = address.len() - 4;
     address[host..].copy_from_slice(&[127, 0, 0, 9]);
-    let server = Served::start(forged.encode());
+    let server = Served::start(forged.encode().unwrap());
     let endpoint = Endpoint::parse(&format!("http://{}", server.address)).unwrap();
     near.transceiver.allow(endpoint.clone(), bounds()).unwrap();
     assert_eq!(begin(endpoint), Outcome::Failed(FailReason::EndpointDenied));

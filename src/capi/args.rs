@@ -223,3 +223,11 @@ pub(crate) unsafe fn write_structs<P: Params>(
     fill(&mut each)?;
     Ok(written)
 }
+
+/// A copy of an argument or of an answer, for which memory is asked.
+pub(crate) fn kept<T: Copy>(values: &[T]) -> Result<Vec<T>, kvh_status> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(values.len())?;
+    copy.extend_from_slice(values);
+    Ok(copy)
+}

@@ -15,15 +15,15 @@ use super::reuse_tree::kvh_reuse_tree_t;
 use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use super::types::{kvh_bytes_t, kvh_str_t};
-use crate::plan::{AddressBounds, AllowListError, Endpoint};
+use crate::plan::{AddressBounds, AddressBoundsError, AllowListError, Endpoint};
 use crate::telemetry::log::{Event, Value};
 use crate::transfer::cuda;
 use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
 use crate::transfer::memory::BlockPool;
-use crate::transfer::state::Incarnation;
+use crate::transfer::state::{Incarnation, JoinError};
 use crate::transfer::transceiver::{
-    CreateError, DestinationLimits, ServeError, SourceLimits, Surroundings, Transceiver,
-    TransceiverConfig,
+    CreateError, DestinationLimits, ServeError, SetStateError, SourceLimits, Surroundings,
+    Transceiver, TransceiverConfig,
 };
 use crate::transfer::transport::{Transport, TransportError};
 use crate::transfer::ucx::{UcxOptions, UcxTransport};
@@ -204,6 +204,7 @@ impl From<&CreateError> for kvh_status {
     fn from(error: &CreateError) -> Self {
         match error {
             CreateError::Thread(_) => KVH_ERR_LIMIT,
+            CreateError::NoMemory => KVH_ERR_NO_MEMORY,
             _ => KVH_ERR_INVALID_ARGUMENT,
         }
     }
@@ -239,6 +240,11 @@ pub(crate) unsafe fn on_transceiver(
     }
 }
 
+/// A copy of an argument.
+fn kept_by<T: Copy>(values: &[T]) -> Explained<Vec<T>> {
+    args::kept(values).map_err(|status| (status, "out of memory".to_owned()))
+}
+
 /// # Safety
 /// The pointers in `params` are as long as their counts say.
 unsafe fn layouts_from(
@@ -257,7 +263,7 @@ unsafe fn layouts_from(
     let attention = Attention::from_code(params.attention)
         .ok_or_else(|| wrong("attention must be one of KVH_ATTENTION_*"))?;
     let cache = CacheLayout {
-        kv_heads_per_layer: kv_heads.to_vec(),
+        kv_heads_per_layer: kept_by(kv_heads)?,
         head_size: params.head_size,
         tokens_per_block: u32::try_from(tokens_per_block)
             .map_err(|_| wrong("the tree has too many tokens per block"))?,
@@ -277,7 +283,7 @@ unsafe fn layouts_from(
         pipeline: params.pipeline_parallel.max(1),
         context: params.context_parallel.max(1),
         attention_data: params.attention_data_parallel.max(1),
-        layers_per_pipeline_rank: pipeline_layers.to_vec(),
+        layers_per_pipeline_rank: kept_by(pipeline_layers)?,
     };
     Ok((cache, parallel))
 }
@@ -393,7 +399,7 @@ unsafe fn create(
     };
     let config = TransceiverConfig {
         rank: params.rank,
-        namespace: namespace.to_vec(),
+        namespace: kept_by(namespace)?,
         cache,
         parallel,
         tree: tree.tree.clone(),
@@ -480,6 +486,7 @@ pub unsafe extern "C" fn kvh_transceiver_allow(
         on_transceiver(transceiver, |object| {
             let endpoint = args::text(endpoint)?;
             let mut ranges = Vec::new();
+            ranges.try_reserve_exact(address_range_count)?;
             for range in args::slice(address_ranges, address_range_count)? {
                 ranges.push(args::text(*range)?);
             }
@@ -493,11 +500,15 @@ fn allow(transceiver: &Transceiver, endpoint: &str, ranges: &[&str]) -> Explaine
     let endpoint = Endpoint::parse(endpoint).map_err(|error| wrong(error.to_string()))?;
     let bounds = match ranges {
         [] => AddressBounds::unbounded(),
-        ranges => AddressBounds::within(ranges).map_err(|error| wrong(error.to_string()))?,
+        ranges => AddressBounds::within(ranges).map_err(|error| match error {
+            AddressBoundsError::NoMemory => (KVH_ERR_NO_MEMORY, error.to_string()),
+            error => wrong(error.to_string()),
+        })?,
     };
     transceiver.allow(endpoint, bounds).map_err(|error| {
         let status = match error {
             AllowListError::Full => KVH_ERR_LIMIT,
+            AllowListError::NoMemory => KVH_ERR_NO_MEMORY,
             _ => KVH_ERR_STATE,
         };
         (status, error.to_string())
@@ -519,7 +530,8 @@ pub unsafe extern "C" fn kvh_transceiver_rank_entry(
     unsafe {
         on_transceiver(transceiver, |object| {
             let entry_out = args::out(entry_out)?;
-            entry_out.write(handle::give(object.transceiver.rank_entry().to_vec()));
+            let entry = args::kept(object.transceiver.rank_entry())?;
+            entry_out.write(handle::give(entry));
             Ok(())
         })
     }
@@ -544,11 +556,16 @@ pub unsafe extern "C" fn kvh_transceiver_set_state(
     unsafe {
         on_transceiver(transceiver, |object| {
             let mut borrowed = Vec::new();
+            borrowed.try_reserve_exact(entry_count)?;
             for entry in args::slice(entries, entry_count)? {
                 borrowed.push(args::bytes(*entry)?);
             }
             let outcome = object.transceiver.set_state(&borrowed);
-            tell(outcome.map_err(|error| wrong(error.to_string())), error_out)
+            let outcome = outcome.map_err(|error| match error {
+                SetStateError::Join(JoinError::NoMemory) => (KVH_ERR_NO_MEMORY, error.to_string()),
+                error => wrong(error.to_string()),
+            });
+            tell(outcome, error_out)
         })
     }
 }
@@ -569,7 +586,7 @@ pub unsafe extern "C" fn kvh_transceiver_state(
         on_transceiver(transceiver, |object| {
             let state_out = args::out(state_out)?;
             let state = object.transceiver.state().ok_or(KVH_NOT_FOUND)?;
-            state_out.write(handle::give(state.to_vec()));
+            state_out.write(handle::give(args::kept(&state)?));
             Ok(())
         })
     }

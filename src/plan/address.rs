@@ -29,6 +29,9 @@ pub enum AddressBoundsError {
     /// More ranges than one endpoint needs.
     #[error("expected at most {max} ranges, found {0}", max = AddressBounds::MAX_RANGES)]
     TooMany(usize),
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
 }
 
 impl AddressBounds {
@@ -45,8 +48,12 @@ impl AddressBounds {
         if ranges.len() > Self::MAX_RANGES {
             return Err(AddressBoundsError::TooMany(ranges.len()));
         }
-        let ranges = ranges.iter().map(|range| read_range(range.as_ref()));
-        Ok(Self { ranges: Some(ranges.collect::<Result<_, _>>()?) })
+        let mut read = Vec::new();
+        read.try_reserve_exact(ranges.len()).map_err(|_| AddressBoundsError::NoMemory)?;
+        for range in ranges {
+            read.push(read_range(range.as_ref())?);
+        }
+        Ok(Self { ranges: Some(read) })
     }
 
     /// Whether this address may be connected to. Addresses that name no single peer (unspecified,

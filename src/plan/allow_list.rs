@@ -14,18 +14,20 @@
 //! ```
 //! Without `addresses` a name may resolve to any single peer's address; with an empty list to none.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::binding_file::read_file;
+use super::address::AddressBoundsError;
+use super::binding_file::{read_file, List, Text, NO_MEMORY};
 use super::{AddressBounds, Endpoint};
 
 /// Endpoints that may be contacted, each with bounds on its addresses. A new one allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowList {
-    endpoints: BTreeMap<Endpoint, AddressBounds>,
+    endpoints: HashMap<Endpoint, AddressBounds>,
 }
 
 /// Why a destination must not be contacted.
@@ -56,20 +58,26 @@ pub enum AllowListError {
         /// What is wrong there.
         problem: String,
     },
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct File<'a> {
     version: u32,
-    endpoints: Vec<Entry>,
+    #[serde(borrow)]
+    endpoints: List<Entry<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
-    endpoint: String,
-    addresses: Option<Vec<String>>,
+struct Entry<'a> {
+    #[serde(borrow)]
+    endpoint: Cow<'a, str>,
+    #[serde(borrow)]
+    addresses: Option<List<Text<'a>>>,
 }
 
 /// The only version of the file's form.
@@ -96,30 +104,38 @@ impl AllowList {
         if self.endpoints.len() >= Self::MAX_ENDPOINTS {
             return Err(AllowListError::Full);
         }
+        self.endpoints.try_reserve(1).map_err(|_| AllowListError::NoMemory)?;
         self.endpoints.insert(endpoint, bounds);
         Ok(())
     }
 
     /// Reads a list from a file's bytes; see the module for the form.
     pub fn from_json(file: &[u8]) -> Result<Self, AllowListError> {
-        let at = |place: String, problem: String| AllowListError::File { place, problem };
-        let file: File = read_file(file, at)?;
+        let at = |place: String, problem: String| match problem.starts_with(NO_MEMORY) {
+            true => AllowListError::NoMemory,
+            false => AllowListError::File { place, problem },
+        };
+        let file: File<'_> = read_file(file, at)?;
         if file.version != FILE_VERSION {
             let problem = format!("expected {FILE_VERSION}, found {}", file.version);
             return Err(at("version".to_owned(), problem));
         }
         let mut list = Self::new();
-        for (index, entry) in file.endpoints.iter().enumerate() {
+        for (index, entry) in file.endpoints.0.iter().enumerate() {
             let endpoint = Endpoint::parse(&entry.endpoint)
                 .map_err(|error| at(format!("endpoints[{index}].endpoint"), error.to_string()))?;
             let bounds = match &entry.addresses {
                 None => Ok(AddressBounds::unbounded()),
-                Some(ranges) => AddressBounds::within(ranges),
+                Some(List(ranges)) => AddressBounds::within(ranges),
             };
-            let bounds = bounds
-                .map_err(|error| at(format!("endpoints[{index}].addresses"), error.to_string()))?;
-            list.allow(endpoint, bounds)
-                .map_err(|error| at(format!("endpoints[{index}]"), error.to_string()))?;
+            let bounds = bounds.map_err(|error| match error {
+                AddressBoundsError::NoMemory => AllowListError::NoMemory,
+                error => at(format!("endpoints[{index}].addresses"), error.to_string()),
+            })?;
+            list.allow(endpoint, bounds).map_err(|error| match error {
+                AllowListError::NoMemory => error,
+                error => at(format!("endpoints[{index}]"), error.to_string()),
+            })?;
         }
         Ok(list)
     }

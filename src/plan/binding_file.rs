@@ -96,10 +96,16 @@ struct EndpointEntry<'a> {
 
 /// A text of a list: lent by the file where it is written without escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl AsRef<str> for Text<'_> {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
 
 /// A list, for which memory is asked.
-struct List<T>(Vec<T>);
+pub(super) struct List<T>(pub(super) Vec<T>);
 
 impl<T> Default for List<T> {
     fn default() -> Self {
@@ -133,7 +139,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
 }
 
 /// How an error of serde begins that says no more; no other one begins like this.
-const NO_MEMORY: &str = "kvhints is out of memory";
+pub(super) const NO_MEMORY: &str = "kvhints is out of memory";
 
 /// The only version of the file's form.
 const FILE_VERSION: u32 = 1;

@@ -439,7 +439,7 @@ impl Destination {
         let bytes_of = |rank| state.rank(rank).map(|rank| rank.block_bytes);
         let shares = shares(own, worker, bytes_of).map_err(|_| FailReason::LayoutMismatch)?;
         for rank in &state.ranks {
-            self.judge_host(transport, &rank.address, &order.origin)?;
+            self.judge_host(transport, rank, &order.origin)?;
         }
         let mut ranks: Vec<Source> = Vec::new();
         for share in shares.into_iter().filter(|share| gives_any(share, order.wanted)) {
@@ -479,16 +479,21 @@ impl Destination {
         Ok(peer)
     }
 
-    /// Whether a state from there may name that transport address. A state that the host handed in
+    /// Whether a state from there may name that rank's address: one that leads elsewhere spoils the
+    /// whole state, whoever would be asked. A state that the host handed in
     /// is the host's to answer for.
     fn judge_host(
         &self,
         transport: &dyn Transport,
-        address: &[u8],
+        rank: &RankAddress,
         origin: &Origin,
     ) -> Result<(), FailReason> {
         let Origin::Endpoint(endpoint) = origin else { return Ok(()) };
-        let Some(host) = transport.host(address) else { return Ok(()) };
+        // Addresses of another transport are nobody's to connect to.
+        if rank.transport != transport.name() {
+            return Ok(());
+        }
+        let Some(host) = transport.host(&rank.address) else { return Ok(()) };
         match self.allow_list.read().check(endpoint) {
             Ok(bounds) if bounds.allows(host) => Ok(()),
             _ => Err(FailReason::EndpointDenied),

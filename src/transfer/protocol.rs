@@ -181,7 +181,7 @@ impl Message {
             KIND_FETCH => Self::Fetch(FetchRequest {
                 key,
                 source: Incarnation(reader.array()?),
-                namespace: reader.bytes("namespace", MAX_NAMESPACE_BYTES)?.to_vec(),
+                namespace: reader.byte_vec("namespace", MAX_NAMESPACE_BYTES)?,
                 layout_digest: reader.u64()?,
                 part: read_part(&mut reader)?,
                 policy: match reader.u8()? {

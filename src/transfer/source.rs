@@ -264,6 +264,7 @@ impl Source {
         if let Some(key) = unreadable.request {
             let reason = match unreadable.error {
                 WireError::OtherMajor { .. } => RefuseReason::Version,
+                WireError::NoMemory => RefuseReason::Busy,
                 _ => RefuseReason::BadRequest,
             };
             self.refuse(transport, peer, key, reason);

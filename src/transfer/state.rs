@@ -11,6 +11,8 @@
 //! 'KVHS'  major u8  minor u8   { tag u16  length u32  value }*   xxh3 of all before, u64
 //! ```
 
+use std::collections::TryReserveError;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::layout::{CacheLayout, ParallelLayout};
@@ -104,12 +106,23 @@ pub enum JoinError {
         /// How many there are.
         rank_count: u32,
     },
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
+}
+
+impl From<TryReserveError> for JoinError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
 }
 
 impl State {
     /// The state as bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(256);
+    pub fn encode(&self) -> Result<Vec<u8>, TryReserveError> {
+        let mut out = Vec::new();
+        // Asked for once: what is written below fits.
+        out.try_reserve_exact(self.encoded_max_bytes())?;
         out.extend_from_slice(&MARK);
         out.extend_from_slice(&[MAJOR, MINOR]);
         put_field(&mut out, TAG_NAMESPACE, |value| value.extend_from_slice(&self.namespace));
@@ -126,7 +139,19 @@ impl State {
         }
         let checksum = xxh3_64(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
-        out
+        debug_assert!(out.len() <= self.encoded_max_bytes(), "the bound is one");
+        Ok(out)
+    }
+
+    fn encoded_max_bytes(&self) -> usize {
+        /// A field's head, and the numbers of its value.
+        const FIELD_MAX_BYTES: usize = 80;
+        let numbers = self.cache.kv_heads_per_layer.len()
+            + self.cache.windows.len()
+            + self.parallel.layers_per_pipeline_rank.len();
+        let rank_bytes = |rank: &RankAddress| rank.transport.len() + rank.address.len();
+        let ranks = self.ranks.iter().map(|rank| FIELD_MAX_BYTES + rank_bytes(rank));
+        4 * FIELD_MAX_BYTES + self.namespace.len() + 4 * numbers + ranks.sum::<usize>()
     }
 
     /// Reads a blob.
@@ -163,7 +188,7 @@ impl State {
                         limit: MAX_NAMESPACE_BYTES,
                     });
                 }
-                TAG_NAMESPACE => once("namespace", &mut namespace, value.to_vec())?,
+                TAG_NAMESPACE => once("namespace", &mut namespace, wire::kept(value)?)?,
                 TAG_CACHE_LAYOUT => {
                     once("cache layout", &mut cache, CacheLayout::decode(value)?)?;
                 }
@@ -173,7 +198,10 @@ impl State {
                 TAG_RANK if ranks.len() == MAX_RANKS => {
                     return Err(WireError::TooMuch { what: "ranks", limit: MAX_RANKS });
                 }
-                TAG_RANK => ranks.push(RankAddress::decode(value)?),
+                TAG_RANK => {
+                    ranks.try_reserve(1).map_err(|_| WireError::NoMemory)?;
+                    ranks.push(RankAddress::decode(value)?);
+                }
                 // A later release knows what it is; this one does without.
                 _ => {}
             }
@@ -202,8 +230,10 @@ impl State {
     pub fn join(entries: &[&[u8]]) -> Result<Self, JoinError> {
         let mut joined: Option<Self> = None;
         for (index, bytes) in entries.iter().enumerate() {
-            let entry =
-                Self::decode(bytes).map_err(|error| JoinError::Unreadable { index, error })?;
+            let entry = Self::decode(bytes).map_err(|error| match error {
+                WireError::NoMemory => JoinError::NoMemory,
+                error => JoinError::Unreadable { index, error },
+            })?;
             let Some(state) = &mut joined else {
                 joined = Some(entry);
                 continue;
@@ -216,7 +246,10 @@ impl State {
             }
             for rank in entry.ranks {
                 match state.ranks.binary_search_by_key(&rank.rank, |known| known.rank) {
-                    Err(position) => state.ranks.insert(position, rank),
+                    Err(position) => {
+                        state.ranks.try_reserve(1)?;
+                        state.ranks.insert(position, rank);
+                    }
                     Ok(_) => {
                         let rank_count = state.parallel.rank_count().unwrap_or(0);
                         return Err(JoinError::BadRank { rank: rank.rank, rank_count });
@@ -248,7 +281,7 @@ impl RankAddress {
             transport: std::str::from_utf8(reader.bytes("transport", MAX_TRANSPORT_NAME_BYTES)?)
                 .map_err(|_| WireError::BadValue { what: "transport" })?
                 .to_owned(),
-            address: reader.bytes("address", MAX_ADDRESS_BYTES)?.to_vec(),
+            address: reader.byte_vec("address", MAX_ADDRESS_BYTES)?,
             block_bytes: reader.u64()?,
         })
     }
@@ -298,16 +331,16 @@ pub(crate) mod tests {
 
     #[test]
     fn entries_join_in_any_order_and_read_back() {
-        let (first, second) = (entry(0).encode(), entry(1).encode());
+        let (first, second) = (entry(0).encode().unwrap(), entry(1).encode().unwrap());
         let joined = State::join(&[&second, &first]).unwrap();
-        assert_eq!(State::decode(&joined.encode()).unwrap(), joined);
+        assert_eq!(State::decode(&joined.encode().unwrap()).unwrap(), joined);
         assert_eq!(joined.rank(1).unwrap().incarnation, Incarnation([1; 16]));
         assert_eq!(joined.rank(2), None);
     }
 
     #[test]
     fn entries_that_do_not_belong_together_are_refused() {
-        let first = entry(0).encode();
+        let first = entry(0).encode().unwrap();
         assert_eq!(State::join(&[]), Err(JoinError::Empty));
         assert_eq!(
             State::join(&[&first, &first]),
@@ -315,13 +348,16 @@ pub(crate) mod tests {
         );
         let mut other = entry(1);
         other.namespace = b"model@8".to_vec();
-        assert_eq!(State::join(&[&first, &other.encode()]), Err(JoinError::Differs { index: 1 }));
+        assert_eq!(
+            State::join(&[&first, &other.encode().unwrap()]),
+            Err(JoinError::Differs { index: 1 })
+        );
         assert_eq!(
             State::join(&[&first, b"x"]),
             Err(JoinError::Unreadable { index: 1, error: WireError::Truncated })
         );
         assert_eq!(
-            State::decode(&entry(2).encode()),
+            State::decode(&entry(2).encode().unwrap()),
             Err(WireError::BadValue { what: "rank" }),
             "two ranks have the numbers 0 and 1"
         );
@@ -329,7 +365,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unknown_fields_are_skipped_and_another_major_is_named() {
-        let blob = entry(0).encode();
+        let blob = entry(0).encode().unwrap();
         let mut body = blob[..blob.len() - 8].to_vec();
         body[5] = 9;
         put_field(&mut body, 999, |value| value.extend_from_slice(b"from the future"));
@@ -344,7 +380,7 @@ pub(crate) mod tests {
 
     #[test]
     fn repeated_fields_are_refused() {
-        let blob = entry(0).encode();
+        let blob = entry(0).encode().unwrap();
         let mut body = blob[..blob.len() - 8].to_vec();
         put_field(&mut body, TAG_NAMESPACE, |value| value.extend_from_slice(b"other"));
         assert_eq!(
@@ -355,7 +391,7 @@ pub(crate) mod tests {
 
     #[test]
     fn no_changed_byte_and_no_cut_goes_unseen() {
-        let blob = entry(0).encode();
+        let blob = entry(0).encode().unwrap();
         for position in 0..blob.len() {
             // The minor version says nothing that a reader of this release uses, but it is summed.
             for change in [1u8, 0x80, 0xff] {
@@ -369,14 +405,14 @@ pub(crate) mod tests {
 
     #[test]
     fn hostile_fields_under_a_good_checksum_are_refused_or_read_never_worse() {
-        let blob = entry(0).encode();
+        let blob = entry(0).encode().unwrap();
         let body = &blob[..blob.len() - 8];
         for position in 6..body.len() {
             for value in [0u8, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = body.to_vec();
                 changed[position] = value;
                 if let Ok(state) = State::decode(&with_checksum(changed)) {
-                    assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&state));
+                    assert_eq!(State::decode(&state.encode().unwrap()).as_ref(), Ok(&state));
                 }
             }
         }

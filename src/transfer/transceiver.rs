@@ -103,9 +103,18 @@ pub enum CreateError {
     /// The namespace is too long.
     #[error("the namespace is longer than {MAX_NAMESPACE_BYTES} bytes")]
     Namespace,
+    /// Memory could not be had.
+    #[error("out of memory")]
+    NoMemory,
     /// A thread could not be started.
     #[error("a thread could not be started: {0}")]
     Thread(std::io::Error),
+}
+
+impl From<TryReserveError> for CreateError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
 }
 
 /// Why a state was not taken.
@@ -203,7 +212,7 @@ pub struct Transceiver {
     pool: BlockPool,
     max_prefetches: usize,
     transport_name: &'static str,
-    rank_entry: Vec<u8>,
+    rank_entry: Arc<Vec<u8>>,
     served_state: ServedState,
     allow_list: Arc<RwLock<AllowList>>,
     lent: Arc<Mutex<Lent>>,
@@ -241,10 +250,10 @@ impl Transceiver {
             parallel: config.parallel.clone(),
             ranks: vec![own_rank],
         };
-        let rank_entry = own_state.encode();
+        let rank_entry = Arc::new(own_state.encode()?);
         // A worker of one rank is complete at once.
         let is_complete = config.parallel.rank_count() == Some(1);
-        let served = is_complete.then(|| Arc::from(rank_entry.as_slice()));
+        let served = is_complete.then(|| Arc::clone(&rank_entry));
         let allow_list = Arc::new(RwLock::new(AllowList::new()));
         let lent = Arc::new(Mutex::new(Lent::default()));
         let status = Arc::new(Mutex::new(Status::default()));
@@ -346,16 +355,16 @@ impl Transceiver {
     /// Makes the worker's state out of the entries of all its ranks, this one's among them.
     pub fn set_state(&self, entries: &[&[u8]]) -> Result<(), SetStateError> {
         // Its very bytes: with them, and all entries alike, namespace and layout are this rank's.
-        if !entries.is_empty() && !entries.contains(&&*self.rank_entry) {
+        if !entries.is_empty() && !entries.contains(&self.rank_entry()) {
             return Err(SetStateError::OwnEntryMissing);
         }
         let state = State::join(entries)?;
-        *self.served_state.write() = Some(Arc::from(state.encode()));
+        *self.served_state.write() = Some(Arc::new(state.encode().map_err(JoinError::from)?));
         Ok(())
     }
 
     /// The worker's state; `None` until it is set, but for a worker of one rank.
-    pub fn state(&self) -> Option<Arc<[u8]>> {
+    pub fn state(&self) -> Option<Arc<Vec<u8>>> {
         self.served_state.read().clone()
     }
 

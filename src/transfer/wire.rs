@@ -44,6 +44,9 @@ pub enum WireError {
         /// Which field.
         what: &'static str,
     },
+    /// Memory for what was read could not be had.
+    #[error("out of memory")]
+    NoMemory,
     /// The bytes were changed on their way.
     #[error("the checksum does not fit the bytes: they were changed or cut on their way")]
     Checksum,
@@ -122,7 +125,20 @@ impl<'a> Reader<'a> {
         // `limit` times N stays far below the address space, and `take` proves that the bytes are
         // there before the list is allocated.
         let (entries, _) = self.take(count * N)?.as_chunks::<N>();
-        Ok(entries.iter().map(|bytes| entry(*bytes)).collect())
+        let mut list = Vec::new();
+        list.try_reserve_exact(count).map_err(|_| WireError::NoMemory)?;
+        list.extend(entries.iter().map(|bytes| entry(*bytes)));
+        Ok(list)
+    }
+
+    /// As [`Reader::bytes`], kept.
+    pub(crate) fn byte_vec(
+        &mut self,
+        what: &'static str,
+        limit: usize,
+    ) -> Result<Vec<u8>, WireError> {
+        let len = self.count(what, limit)?;
+        kept(self.take(len)?)
     }
 
     pub(crate) fn end(self) -> Result<(), WireError> {
@@ -132,6 +148,14 @@ impl<'a> Reader<'a> {
             Err(WireError::TrailingBytes)
         }
     }
+}
+
+/// A copy, for which memory is asked.
+pub(crate) fn kept(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| WireError::NoMemory)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Appends a byte string preceded by its u32 length. Callers bound the length first.

@@ -42,7 +42,7 @@ const WAKER: Token = Token(1);
 const FIRST_CONNECTION: usize = 2;
 
 /// What is served; `None` until the worker's state is known.
-pub type ServedState = Arc<RwLock<Option<Arc<[u8]>>>>;
+pub type ServedState = Arc<RwLock<Option<Arc<Vec<u8>>>>>;
 
 /// A running server; dropping it ends its thread.
 pub struct StateServer {
@@ -120,7 +120,7 @@ struct Connection {
 
 struct Answer {
     head: Vec<u8>,
-    body: Arc<[u8]>,
+    body: Arc<Vec<u8>>,
     written: usize,
 }
 
@@ -268,7 +268,7 @@ impl Connection {
 fn answer_to(request: &[u8], state: &ServedState) -> Option<Answer> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
-    let (status, body): (&str, Option<Arc<[u8]>>) = match head.parse(request) {
+    let (status, body): (&str, Option<Arc<Vec<u8>>>) = match head.parse(request) {
         Ok(httparse::Status::Partial) if request.len() < MAX_REQUEST_BYTES => return None,
         Ok(httparse::Status::Partial) => ("431 Request Header Fields Too Large", None),
         Err(httparse::Error::TooManyHeaders) => ("431 Request Header Fields Too Large", None),
@@ -284,7 +284,7 @@ fn answer_to(request: &[u8], state: &ServedState) -> Option<Answer> {
             None => ("503 Service Unavailable", None),
         },
     };
-    let body = body.unwrap_or_else(|| Arc::from(&[][..]));
+    let body = body.unwrap_or_else(|| Arc::default());
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n",
