@@ -22,6 +22,7 @@ use crate::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use crate::transfer::reason::FailReason;
 use crate::transfer::state::State;
 use crate::transfer::transceiver::{BeginError, FetchOrder, Origin, PrefetchHandle};
+use crate::transfer::WireError;
 
 /// One attempt to fetch blocks of a request from another worker. It is begun, polled, and claimed
 /// when it delivered; whatever goes wrong, the request goes on as if there had been no hint.
@@ -39,6 +40,7 @@ pub struct PrefetchObject {
     attempt: PrefetchHandle,
     context: Arc<Context>,
     tokens_per_block: usize,
+    is_source_required: bool,
     is_end_told: AtomicBool,
 }
 
@@ -95,6 +97,11 @@ pub const KVH_OUTCOME_FAILED: u32 = 3;
 /// outcome: this side wanted it no more.
 pub const KVH_OUTCOME_CANCELLED: u32 = 4;
 
+/// source_requirement: without the blocks the request goes on and computes them itself.
+pub const KVH_SOURCE_OPTIONAL: u32 = 0;
+/// source_requirement: without the blocks the request cannot go on.
+pub const KVH_SOURCE_REQUIRED: u32 = 1;
+
 /// hint_check: nothing to compare, or the source has not answered.
 pub const KVH_HINT_UNKNOWN: u32 = 0;
 /// hint_check: the hint's last hash is the request's, and the source holds what it names.
@@ -140,6 +147,10 @@ pub struct kvh_prefetch_params_t {
     pub transfer_deadline_ns: u64,
     /// From then until the claim (default 30 s).
     pub abandonment_deadline_ns: u64,
+    /// KVH_SOURCE_*: what it means to the request when not all blocks asked for are delivered.
+    pub source_requirement: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
@@ -276,6 +287,14 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
         on_transceiver(transceiver, |object| {
             let params = args::read_params(params)?;
             let prefetch_out = args::out(prefetch_out)?;
+            if params.reserved != 0 {
+                return Err(KVH_ERR_ABI);
+            }
+            let is_source_required = match params.source_requirement {
+                KVH_SOURCE_OPTIONAL => false,
+                KVH_SOURCE_REQUIRED => true,
+                _ => return Err(KVH_ERR_INVALID_ARGUMENT),
+            };
             let sequence = sequence::borrowed(params.sequence)?;
             let destination = args::slice(params.block_ids, params.block_id_count)?;
             let source_state = args::bytes(params.source_state)?;
@@ -284,7 +303,10 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
                 ([], None) => return Err(KVH_ERR_INVALID_ARGUMENT),
                 ([], Some(fetch)) => Origin::Endpoint(fetch.endpoint.clone()),
                 (bytes, _) => {
-                    let state = State::decode(bytes).map_err(|_| KVH_ERR_INVALID_ARGUMENT)?;
+                    let state = State::decode(bytes).map_err(|error| match error {
+                        WireError::NoMemory => KVH_ERR_NO_MEMORY,
+                        _ => KVH_ERR_INVALID_ARGUMENT,
+                    })?;
                     Origin::State(Arc::new(state))
                 }
             };
@@ -318,14 +340,17 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
                 context: Arc::clone(&object.context),
                 tokens_per_block: sequence.tokens_per_block(),
                 is_end_told: AtomicBool::new(false),
+                is_source_required,
             }));
             Ok(())
         })
     }
 }
 
-/// Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK;
-/// *state_out is written with both. A few nanoseconds; call it as often as is convenient.
+/// Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK,
+/// or KVH_ERR_REQUIRED_SOURCE: the source was required and did not deliver every block asked for, and
+/// the host did not cancel, so the request itself has failed. *state_out is written with all three. A
+/// few nanoseconds; call it as often as is convenient.
 ///
 /// # Safety
 /// `prefetch` is live; `state_out` is writable.
@@ -341,7 +366,16 @@ pub unsafe extern "C" fn kvh_prefetch_poll(
             let state_out = args::out(state_out)?;
             let (state, outcome) = object.poll();
             state_out.write(state as u32);
-            outcome.map(|_| ()).ok_or(KVH_IN_PROGRESS)
+            match outcome.ok_or(KVH_IN_PROGRESS)? {
+                Outcome::Cancelled => Ok(()),
+                Outcome::Delivered { blocks }
+                    if blocks == object.attempt.report().progress.requested =>
+                {
+                    Ok(())
+                }
+                _ if object.is_source_required => Err(KVH_ERR_REQUIRED_SOURCE),
+                _ => Ok(()),
+            }
         })
     }
 }

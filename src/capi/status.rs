@@ -37,6 +37,8 @@ pub enum kvh_status {
     KVH_ERR_UNSUPPORTED = -22,
     /// A peer cannot be reached or went away.
     KVH_ERR_PEER = -40,
+    /// The source that a request requires did not deliver: that request cannot go on.
+    KVH_ERR_REQUIRED_SOURCE = -41,
     /// The communicator failed, or its ranks do not agree; build a new one.
     KVH_ERR_COMMUNICATOR = -60,
     /// The library was at fault; the object can only be destroyed.
@@ -61,7 +63,7 @@ impl From<std::collections::TryReserveError> for kvh_status {
     }
 }
 
-const ALL: [(kvh_status, &std::ffi::CStr); 16] = {
+const ALL: [(kvh_status, &std::ffi::CStr); 17] = {
     use kvh_status::*;
     [
         (KVH_OK, c"ok"),
@@ -78,6 +80,7 @@ const ALL: [(kvh_status, &std::ffi::CStr); 16] = {
         (KVH_ERR_NO_MEMORY, c"out of memory"),
         (KVH_ERR_UNSUPPORTED, c"not supported by this build or machine"),
         (KVH_ERR_PEER, c"a peer cannot be reached or went away"),
+        (KVH_ERR_REQUIRED_SOURCE, c"a required source did not deliver: fail the request"),
         (KVH_ERR_COMMUNICATOR, c"communicator failed: build a new one"),
         (KVH_ERR_POISONED, c"fault inside the library: destroy the object"),
     ]
