@@ -98,6 +98,33 @@ TEST_F(PrefetchTest, BlocksAreFetchedClaimedAndStored) {
   EXPECT_THAT(support::metrics(source.context.get()), HasSubstr("kvhints_source_requests_served_total 1\n"));
 }
 
+// A generation-only request that carries the state: what is missing is its error, or is not.
+TEST_F(PrefetchTest, ARequiredSourceThatDoesNotDeliverIsAnErrorOfTheRequest) {
+  const Sequence wanted = sequence(12);
+  source.hold(wanted.get(), {3, 9});
+  const std::vector<int32_t> places = {20, 21, 5};
+  const auto ended = [&](const kvh_prefetch_params_t &chosen) {
+    const Prefetch prefetch = begin(chosen);
+    outcome(prefetch.get());
+    uint32_t state = 99;
+    return kvh_prefetch_poll(prefetch.get(), &state);
+  };
+  kvh_prefetch_params_t chosen = params(wanted.get(), places);
+  for (const uint32_t policy : {KVH_RANGE_STRICT, KVH_RANGE_BEST_EFFORT}) {
+    chosen.policy = policy;
+    chosen.source_requirement = KVH_SOURCE_OPTIONAL;
+    EXPECT_EQ(ended(chosen), KVH_OK) << "a miss, or a part, of what is optional";
+    chosen.source_requirement = KVH_SOURCE_REQUIRED;
+    EXPECT_EQ(ended(chosen), KVH_ERR_REQUIRED_SOURCE);
+    chosen.max_tokens = 8;
+    EXPECT_EQ(ended(chosen), KVH_OK) << "all that was asked for";
+    chosen.max_tokens = SIZE_MAX;
+  }
+  source.transceiver.reset();
+  EXPECT_EQ(ended(chosen), KVH_ERR_REQUIRED_SOURCE) << "never a hang";
+  EXPECT_STREQ(kvh_status_string(KVH_ERR_REQUIRED_SOURCE), "a required source did not deliver: fail the request");
+}
+
 // A router's hint, decided by a table that lists the source: a named fetch of its HTTP endpoint.
 struct PlannedPrefetchTest : PrefetchTest {
   using Capabilities = support::Handle<kvh_capabilities_t, kvh_capabilities_destroy>;
@@ -251,6 +278,7 @@ TEST_F(PrefetchTest, WhatCannotBeBegunIsRefused) {
   EXPECT_EQ(with([&](auto &params) { params.block_ids = outside; }), KVH_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto &params) { params.block_id_count = 1; }), KVH_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto &params) { params.reserved = 1; }), KVH_ERR_ABI);
+  EXPECT_EQ(with([](auto &params) { params.source_requirement = 2; }), KVH_ERR_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto &params) { params.struct_size = 8; }), KVH_ERR_ABI);
   EXPECT_EQ(with([](auto &params) { params.first_block = 2; }), KVH_NOT_FOUND);
   EXPECT_EQ(with([](auto &params) { params.first_block = SIZE_MAX; }), KVH_NOT_FOUND);

@@ -73,6 +73,8 @@ TEST_F(TransceiverTest, ValuesThatCannotBeAreRefusedInWords) {
       {[](auto &params) { params.block_bytes = 0; }, "pool"},
       {[](auto &params) { params.block_count = SIZE_MAX; }, "memory"},
       {[](auto &params) { params.namespace_bytes = {nullptr, 1}; }, "namespace"},
+      {[](auto &params) { params.unauthenticated_peers = 2; }, "KVH_PEERS_"},
+      {[](auto &params) { params.peer_key_id = support::str("k"); }, "peer_keys"},
   };
   for (const auto &[change, word] : cases) {
     kvh_transceiver_params_t params = worker.params(hub.get());
@@ -82,6 +84,94 @@ TEST_F(TransceiverTest, ValuesThatCannotBeAreRefusedInWords) {
     EXPECT_THAT(text, HasSubstr(word));
     EXPECT_EQ(create(params), KVH_ERR_INVALID_ARGUMENT);
   }
+}
+
+struct PeerKeysTest : TransceiverTest {
+  using KeyRing = support::Handle<kvh_key_ring_t, kvh_key_ring_destroy>;
+
+  static KeyRing ring(uint8_t secret) {
+    kvh_key_ring_params_t params{};
+    params.struct_size = sizeof params;
+    kvh_key_ring_t *ring = nullptr;
+    EXPECT_EQ(kvh_key_ring_create(&params, &ring, nullptr), KVH_OK);
+    const std::string bytes(32, static_cast<char>(secret));
+    EXPECT_EQ(kvh_key_ring_add(ring, support::str("k"), support::bytes(bytes), nullptr), KVH_OK);
+    return KeyRing(ring);
+  }
+
+  void restart(Worker &of, const kvh_key_ring_t *keys) {
+    kvh_transceiver_params_t params = of.params(hub.get());
+    params.peer_keys = keys;
+    params.peer_key_id = support::str("k");
+    kvh_transceiver_t *created = nullptr;
+    EXPECT_EQ(kvh_transceiver_create(of.context.get(), of.tree.get(), &params, &created, nullptr), KVH_OK);
+    of.transceiver.reset(created);
+  }
+};
+
+TEST_F(PeerKeysTest, PeersProveThatTheyHoldAKey) {
+  const Sequence wanted = sequence(8);
+  Worker source(hub.get());
+  source.hold(wanted.get(), {3, 9});
+  for (const uint8_t secret : {uint8_t{1}, uint8_t{2}}) {
+    restart(source, ring(1).get());
+    restart(worker, ring(secret).get());
+    const support::Buffer state = source.state();
+    const std::vector<int32_t> places = {20, 21};
+    kvh_prefetch_params_t params{};
+    params.struct_size = sizeof params;
+    params.policy = KVH_RANGE_STRICT;
+    params.sequence = wanted.get();
+    params.source_state = kvh_buffer_bytes(state.get());
+    params.max_tokens = SIZE_MAX;
+    params.block_ids = places.data();
+    params.block_id_count = places.size();
+    kvh_prefetch_t *begun = nullptr;
+    ASSERT_EQ(kvh_prefetch_begin(worker.transceiver.get(), &params, &begun), KVH_OK);
+    const Prefetch prefetch(begun);
+    const kvh_prefetch_outcome_t ended = outcome(prefetch.get());
+    EXPECT_EQ(ended.kind, secret == 1 ? KVH_OUTCOME_DELIVERED : KVH_OUTCOME_FAILED);
+    EXPECT_STREQ(ended.reason, secret == 1 ? "" : "unauthenticated");
+    settles(source);
+    settles(worker);
+  }
+}
+
+TEST_F(PeerKeysTest, ValuesThatCannotBeAreRefused) {
+  const KeyRing keys = ring(1);
+  kvh_transceiver_params_t params = worker.params(hub.get());
+  params.peer_keys = keys.get();
+  std::string text;
+  EXPECT_EQ(create(params, &text), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_THAT(text, HasSubstr("peer_key_id"));
+  params.peer_key_id = support::str("other");
+  EXPECT_EQ(create(params), KVH_ERR_INVALID_ARGUMENT);
+  params.peer_key_id = support::str("k");
+  params.unauthenticated_peers = KVH_PEERS_ANYBODY;
+  EXPECT_EQ(create(params), KVH_ERR_INVALID_ARGUMENT);
+}
+
+TEST_F(PeerKeysTest, WhoIsServedWithoutKeysIsSaidOnce) {
+  kvh_str_t notice{};
+  ASSERT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_OK);
+  EXPECT_THAT(std::string(notice.data, notice.len), HasSubstr("not authenticated"));
+  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_NOT_FOUND);
+  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), nullptr), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(kvh_transceiver_notice(nullptr, &notice), KVH_ERR_INVALID_ARGUMENT);
+  restart(worker, ring(1).get());
+  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_NOT_FOUND);
+}
+
+TEST_F(TransceiverTest, TheStateIsServedOverTcpToo) {
+  uint16_t port = 0;
+  const kvh_transceiver_t *transceiver = worker.transceiver.get();
+  ASSERT_EQ(kvh_transceiver_serve_tcp(transceiver, {nullptr, 0}, 0, &port, nullptr), KVH_OK);
+  EXPECT_NE(port, 0);
+  EXPECT_EQ(kvh_transceiver_serve_tcp(transceiver, {nullptr, 0}, 0, &port, nullptr), KVH_ERR_STATE);
+  EXPECT_EQ(kvh_transceiver_serve_tcp(transceiver, support::str("x"), 0, &port, nullptr),
+            KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(kvh_transceiver_serve_tcp(transceiver, {nullptr, 0}, 0, nullptr, nullptr), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(kvh_transceiver_serve_tcp(nullptr, {nullptr, 0}, 0, &port, nullptr), KVH_ERR_INVALID_ARGUMENT);
 }
 
 TEST_F(TransceiverTest, DeviceMemoryIsUnsupportedAndSaysSo) {
@@ -104,6 +194,9 @@ TEST_F(TransceiverTest, NullArgumentsAndForeignStructsAreRefused) {
   params.reserved = 1;
   EXPECT_EQ(create(params), KVH_ERR_ABI);
   params.reserved = 0;
+  params.reserved_2 = 1;
+  EXPECT_EQ(create(params), KVH_ERR_ABI);
+  params.reserved_2 = 0;
   params.struct_size -= 1;
   EXPECT_EQ(create(params), KVH_ERR_ABI);
   kvh_transceiver_destroy(nullptr);

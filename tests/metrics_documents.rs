@@ -88,7 +88,11 @@ fn the_dashboard_is_json_whose_panels_do_not_overlap() {
         assert!(!panel["targets"].as_array().expect("targets").is_empty());
         for x in place("x")..place("x") + place("w") {
             for y in place("y")..place("y") + place("h") {
-                assert!(x < 24 && taken.insert((x, y)), "{} lies over another panel", panel["title"]);
+                assert!(
+                    x < 24 && taken.insert((x, y)),
+                    "{} lies over another panel",
+                    panel["title"]
+                );
             }
         }
     }

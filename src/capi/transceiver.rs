@@ -4,22 +4,28 @@ use std::ffi::{c_char, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::args::{self, Params};
 use super::buffer::kvh_buffer_t;
 use super::context::{kvh_context_t, Context};
 use super::error::{explain, kvh_error_t};
 use super::guard;
 use super::handle::{self, Handle, Owned};
+use super::key_ring::{kvh_key_ring_t, KeyRingObject};
 use super::loopback::{self, kvh_loopback_t};
 use super::reuse_tree::kvh_reuse_tree_t;
 use super::status::kvh_status::{self, *};
 use super::status::{kvh_status_t, CallResult};
 use super::types::{kvh_bytes_t, kvh_str_t};
+use crate::hint::signature::Code;
 use crate::plan::{AddressBounds, AddressBoundsError, AllowListError, Endpoint};
 use crate::telemetry::log::{Event, Value};
 use crate::transfer::cuda;
+use crate::transfer::gate::{Gate, Peers};
 use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
 use crate::transfer::memory::BlockPool;
+use crate::transfer::session::SessionKeys;
 use crate::transfer::state::{Incarnation, JoinError};
 use crate::transfer::transceiver::{
     CreateError, DestinationLimits, ServeError, SetStateError, SourceLimits, Surroundings,
@@ -34,9 +40,10 @@ use crate::transfer::ucx::{UcxOptions, UcxTransport};
 /// whether or not the host calls. No call waits for a peer. All calls but destroy may be made
 /// concurrently.
 ///
-/// Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
-/// by name. Keep both on networks that only workers reach: UCX may end the process when anybody else
-/// writes to its ports.
+/// With peer_keys, peers prove to each other that they hold a key before any name is answered; what
+/// travels is not encrypted. Without, whoever is served (unauthenticated_peers) may fetch blocks by
+/// name. Keep transports on networks that only workers reach: UCX may end the process when anybody
+/// else writes to its ports.
 pub struct kvh_transceiver_t {
     _opaque: [u8; 0],
 }
@@ -45,6 +52,8 @@ pub struct kvh_transceiver_t {
 pub struct TransceiverObject {
     pub(crate) transceiver: Transceiver,
     pub(crate) context: Arc<Context>,
+    /// What the host's log should say, until it is told.
+    notice: Mutex<Option<&'static str>>,
 }
 
 impl Handle for kvh_transceiver_t {
@@ -61,6 +70,12 @@ pub const KVH_TRANSPORT_UCX: u32 = 2;
 pub const KVH_MEMORY_HOST: u32 = 1;
 /// pool_memory: memory of a CUDA device. Not supported yet.
 pub const KVH_MEMORY_CUDA: u32 = 2;
+
+/// unauthenticated_peers: processes of this machine, where only these can reach the transport
+/// (KVH_TRANSPORT_LOOPBACK, or a listen_address of this machine alone); else nobody.
+pub const KVH_PEERS_OF_THIS_MACHINE: u32 = 0;
+/// unauthenticated_peers: whoever reaches the transport.
+pub const KVH_PEERS_ANYBODY: u32 = 1;
 
 /// data_type: IEEE half precision.
 pub const KVH_DATA_FLOAT16: u32 = 1;
@@ -163,6 +178,15 @@ pub struct kvh_transceiver_params_t {
     pub max_prefetches: u32,
     /// Bytes received and not yet verified (default 64 MiB).
     pub max_staging_bytes: u64,
+    /// Keys of which each peer must prove to have one before it is heard, and this side proves to
+    /// have peer_key_id. NULL: none, see unauthenticated_peers. Kept as long as the transceiver.
+    pub peer_keys: *const kvh_key_ring_t,
+    /// With peer_keys, the id of one of them; else empty.
+    pub peer_key_id: kvh_str_t,
+    /// KVH_PEERS_*: without peer_keys, who is served.
+    pub unauthenticated_peers: u32,
+    /// Must be 0.
+    pub reserved_2: u32,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
@@ -361,6 +385,43 @@ unsafe fn transport_from(params: &kvh_transceiver_params_t) -> Explained<Box<dyn
     }
 }
 
+/// # Safety
+/// `params.peer_keys` is NULL or held; `params.peer_key_id` is as long as it says.
+unsafe fn peers_from(params: &kvh_transceiver_params_t) -> Explained<Peers> {
+    // SAFETY: the caller's promise.
+    let key_id = unsafe { args::text(params.peer_key_id) };
+    let key_id = key_id.map_err(|_| wrong("peer_key_id must be UTF-8"))?;
+    match (params.peer_keys.is_null(), key_id, params.unauthenticated_peers) {
+        (true, "", KVH_PEERS_OF_THIS_MACHINE) => Ok(Peers::OfThisMachine),
+        (true, "", KVH_PEERS_ANYBODY) => Ok(Peers::Anybody),
+        (true, "", _) => Err(wrong("unauthenticated_peers must be one of KVH_PEERS_*")),
+        (true, ..) => Err(wrong("peer_key_id needs peer_keys")),
+        (false, _, KVH_PEERS_OF_THIS_MACHINE) => {
+            // SAFETY: not NULL, and held by the caller's promise.
+            let ring = unsafe { handle::cloned(params.peer_keys) };
+            let keys = PeerKeys(ring);
+            if keys.code(key_id, &[]).is_none() {
+                return Err(wrong("peer_key_id must be the id of a key in peer_keys"));
+            }
+            Ok(Peers::WithKey(Arc::new(keys), key_id.to_owned()))
+        }
+        (false, ..) => Err(wrong("with peer_keys, unauthenticated_peers must be 0")),
+    }
+}
+
+/// The host's ring; after a fault in it nobody is authenticated.
+struct PeerKeys(Arc<KeyRingObject>);
+
+impl SessionKeys for PeerKeys {
+    fn code(&self, key_id: &str, parts: &[&[u8]]) -> Option<Code> {
+        self.0.usable().ok()?.code(key_id, parts)
+    }
+
+    fn verifies(&self, key_id: &str, parts: &[&[u8]], code: &Code) -> bool {
+        self.0.usable().is_ok_and(|ring| ring.verifies(key_id, parts, code))
+    }
+}
+
 fn or_default<T: Default + PartialEq>(chosen: T, default: T) -> T {
     if chosen == T::default() {
         default
@@ -375,12 +436,14 @@ unsafe fn create(
     context: &Arc<Context>,
     tree: *const kvh_reuse_tree_t,
     params: &kvh_transceiver_params_t,
-) -> Explained<Transceiver> {
+) -> Explained<TransceiverObject> {
     // SAFETY: the caller's promise, here and below.
     let tree = unsafe { handle::get(tree) }.map_err(|status| (status, "no tree".to_owned()))?;
-    if params.reserved != 0 {
-        return Err((KVH_ERR_ABI, "reserved must be 0".to_owned()));
+    if params.reserved != 0 || params.reserved_2 != 0 {
+        return Err((KVH_ERR_ABI, "reserved fields must be 0".to_owned()));
     }
+    // SAFETY: as above.
+    let peers = unsafe { peers_from(params) }?;
     if !tree.tree.windows().contains(&params.window) {
         return Err(wrong("the tree has no such window"));
     }
@@ -393,6 +456,8 @@ unsafe fn create(
     let pool = unsafe { pool_from(params) }?;
     // SAFETY: as above.
     let transport = unsafe { transport_from(params) }?;
+    let gate = Gate::new(transport, peers, Arc::clone(&context.metrics));
+    let notice = gate.notice();
     let (source, destination) = (SourceLimits::default(), DestinationLimits::default());
     let bytes = |chosen: u64, default: usize| {
         or_default(usize::try_from(chosen).unwrap_or(usize::MAX), default)
@@ -426,8 +491,10 @@ unsafe fn create(
         metrics: Arc::clone(&context.metrics),
         poison: Arc::clone(&context.poison),
     };
-    Transceiver::start(config, transport, surroundings)
-        .map_err(|error| (kvh_status::from(&error), error.to_string()))
+    let transceiver = Transceiver::start(config, Box::new(gate), surroundings)
+        .map_err(|error| (kvh_status::from(&error), error.to_string()))?;
+    let notice = Mutex::new(notice);
+    Ok(TransceiverObject { transceiver, context: Arc::clone(context), notice })
 }
 
 /// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
@@ -453,11 +520,34 @@ pub unsafe extern "C" fn kvh_transceiver_create(
             let params = args::read_params(params)?;
             let transceiver_out = args::out(transceiver_out)?;
             let context = handle::cloned(context);
-            let transceiver = tell(create(&context, tree, &params), error_out)?;
-            let name = Value::Word(transceiver.transport_name());
+            let object = tell(create(&context, tree, &params), error_out)?;
+            let name = Value::Word(object.transceiver.transport_name());
             let rank = Value::Number(params.rank.into());
             context.log(Event::TransceiverCreated, &[("transport", name), ("rank", rank)]);
-            transceiver_out.write(handle::give(TransceiverObject { transceiver, context }));
+            transceiver_out.write(handle::give(object));
+            Ok(())
+        })
+    }
+}
+
+/// What an operator should know of this transceiver, for the host's log: static text, given once. Such
+/// as that its peers are not authenticated, and who is served therefore. KVH_NOT_FOUND: nothing, or
+/// nothing more.
+///
+/// # Safety
+/// `transceiver` is live; `notice_out` is writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_notice(
+    transceiver: *const kvh_transceiver_t,
+    notice_out: *mut kvh_str_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let notice_out = args::out(notice_out)?;
+            let notice = object.notice.lock().take().ok_or(KVH_NOT_FOUND)?;
+            notice_out.write(kvh_str_t { data: notice.as_ptr().cast(), len: notice.len() });
             Ok(())
         })
     }
@@ -466,7 +556,7 @@ pub unsafe extern "C" fn kvh_transceiver_create(
 /// Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
 /// allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
 /// addresses that the endpoint may lead to, itself and the transport addresses in its state; none: any.
-/// Only "http" is fetched yet. Listing an endpoint means trusting the host behind it: UCX may crash on
+/// "http" and "tcp" are fetched. Listing an endpoint means trusting the host behind it: UCX may crash on
 /// a peer that speaks its inner protocol wrongly. KVH_ERR_STATE: it is on the list already.
 ///
 /// # Safety
@@ -613,19 +703,52 @@ pub unsafe extern "C" fn kvh_transceiver_serve_http(
         on_transceiver(transceiver, |object| {
             let address = args::text(address)?;
             let port_out = args::out(port_out)?;
-            let served = tell(serve(&object.transceiver, address, port), error_out)?;
+            let serve = |address| object.transceiver.serve_http(address);
+            let served = tell(serve_at(address, port, serve), error_out)?;
             port_out.write(served.port());
             Ok(())
         })
     }
 }
 
-fn serve(transceiver: &Transceiver, address: &str, port: u16) -> Explained<SocketAddr> {
+/// Serves the worker's state over plain TCP, for endpoints like tcp://host:port; the rest is as for
+/// kvh_transceiver_serve_http, which may be called too. Until the state is set connections are closed.
+///
+/// # Safety
+/// `transceiver` is live; `address` is as long as it says; `port_out` is writable; `error_out` is
+/// NULL or writable.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvh_transceiver_serve_tcp(
+    transceiver: *const kvh_transceiver_t,
+    address: kvh_str_t,
+    port: u16,
+    port_out: *mut u16,
+    error_out: *mut *mut kvh_error_t,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_transceiver(transceiver, |object| {
+            let address = args::text(address)?;
+            let port_out = args::out(port_out)?;
+            let serve = |address| object.transceiver.serve_tcp(address);
+            let served = tell(serve_at(address, port, serve), error_out)?;
+            port_out.write(served.port());
+            Ok(())
+        })
+    }
+}
+
+fn serve_at(
+    address: &str,
+    port: u16,
+    serve: impl FnOnce(SocketAddr) -> Result<SocketAddr, ServeError>,
+) -> Explained<SocketAddr> {
     let address = match address {
         "" => IpAddr::V4(Ipv4Addr::LOCALHOST),
         text => text.parse().map_err(|_| wrong("expected an IP address to listen on"))?,
     };
-    transceiver.serve_http(SocketAddr::new(address, port)).map_err(|error| {
+    serve(SocketAddr::new(address, port)).map_err(|error| {
         let status = match error {
             ServeError::Already => KVH_ERR_STATE,
             ServeError::Listen(_) => KVH_ERR_UNSUPPORTED,

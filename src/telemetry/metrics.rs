@@ -155,6 +155,7 @@ impl Metrics {
         "source_restarted",
         "source_busy",
         "source_refused",
+        "unauthenticated",
         "transfer_timeout",
         "corrupted",
         "protocol",
@@ -164,8 +165,15 @@ impl Metrics {
     ];
 
     /// Label values of [`Metrics::source_requests_refused`], in index order: as on the wire.
-    pub const SOURCE_REFUSALS: &'static [&'static str] =
-        &["version", "namespace", "layout", "incarnation", "busy", "bad_request"];
+    pub const SOURCE_REFUSALS: &'static [&'static str] = &[
+        "version",
+        "namespace",
+        "layout",
+        "incarnation",
+        "busy",
+        "bad_request",
+        "unauthenticated",
+    ];
 
     /// Label values of [`Metrics::transfer_peers`], in index order.
     pub const PEER_SIDES: &'static [&'static str] = &["source", "destination"];

@@ -12,6 +12,7 @@
 //! | `rank_map`, `share`, `block_part` | what one rank takes from which ranks, where workers are cut differently |
 //! | `sources` | how far each rank that a fetch asks came |
 //! | `protocol`, `wire` | messages between the two sides, and their bytes |
+//! | `gate`, `session` | who is heard: proof, both ways, that a peer holds one of the host's keys |
 //! | `memory`, `cuda` | where blocks lie |
 //! | `reason` | closed lists of why something failed or was refused |
 //! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
@@ -21,6 +22,7 @@ pub mod block_part;
 pub mod cuda;
 mod destination;
 mod driver;
+pub mod gate;
 pub mod http;
 pub mod layout;
 pub mod loopback;
@@ -30,6 +32,7 @@ pub mod prefetch;
 pub mod protocol;
 pub mod rank_map;
 pub mod reason;
+pub mod session;
 pub mod share;
 mod source;
 pub mod sources;

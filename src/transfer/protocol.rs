@@ -10,7 +10,7 @@
 use super::block_part::{BlockPart, HeadRange};
 use super::layout::MAX_LAYOUT_ENTRIES;
 use super::reason::RefuseReason;
-use super::state::{Incarnation, MAX_NAMESPACE_BYTES};
+use super::state::{Incarnation, MAX_NAMESPACE_BYTES, MAX_STATE_BYTES};
 use super::transport::MAX_MESSAGE_BYTES;
 use super::wire::{self, Reader, WireError};
 use crate::reuse::{Name, Policy};
@@ -30,6 +30,10 @@ const KIND_FETCH: u8 = 1;
 const KIND_ANSWER: u8 = 2;
 const KIND_DATA: u8 = 3;
 const KIND_CANCEL: u8 = 4;
+const KIND_STATE: u8 = 5;
+
+/// What stands before a state over plain TCP: a prefix and the state's length.
+pub const STATE_HEAD_BYTES: usize = 32;
 
 const PART_WHOLE: u8 = 0;
 const PART_HEADS: u8 = 1;
@@ -244,6 +248,24 @@ impl DataHeader {
         reader.end()?;
         Ok(Self { key, first_block, checksums })
     }
+}
+
+/// What a worker says first, and only, over plain TCP: here is a state of so many bytes.
+pub fn state_head(state_bytes: u32) -> Vec<u8> {
+    let nobody = RequestKey { destination: Incarnation([0; 16]), sequence: 0 };
+    let mut head = prefix(KIND_STATE, nobody);
+    head.extend_from_slice(&state_bytes.to_le_bytes());
+    head
+}
+
+/// How many bytes of a state follow its head.
+pub fn read_state_head(head: &[u8; STATE_HEAD_BYTES]) -> Result<usize, WireError> {
+    let mut reader = Reader::new(head);
+    let (kind, _) = read_prefix(&mut reader).map_err(|unreadable| unreadable.error)?;
+    if kind != KIND_STATE {
+        return Err(WireError::BadValue { what: "message kind" });
+    }
+    reader.count("state", MAX_STATE_BYTES)
 }
 
 fn put_part(out: &mut Vec<u8>, part: &BlockPart) {

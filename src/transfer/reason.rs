@@ -28,6 +28,8 @@ pub enum FailReason {
     SourceBusy,
     /// The source refused for another reason.
     SourceRefused,
+    /// The source does not hear this side, or did not prove itself to it.
+    Unauthenticated,
     /// Not all blocks came in time.
     TransferTimeout,
     /// A block is not what the source said it is.
@@ -68,19 +70,22 @@ pub enum RefuseReason {
     Busy = 5,
     /// The request makes no sense.
     BadRequest = 6,
+    /// The peer has not proven what it has to before it is heard.
+    Unauthenticated = 7,
 }
 
 impl RefuseReason {
     /// Names of all reasons, by [`RefuseReason::index`]: the metric's labels.
     pub const NAMES: &'static [&'static str] = Metrics::SOURCE_REFUSALS;
 
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Version,
         Self::Namespace,
         Self::Layout,
         Self::Incarnation,
         Self::Busy,
         Self::BadRequest,
+        Self::Unauthenticated,
     ];
 
     /// The reason with that code on the wire.
@@ -102,6 +107,7 @@ impl RefuseReason {
             Self::Incarnation => FailReason::SourceRestarted,
             Self::Busy => FailReason::SourceBusy,
             Self::BadRequest => FailReason::SourceRefused,
+            Self::Unauthenticated => FailReason::Unauthenticated,
         }
     }
 }
@@ -122,6 +128,6 @@ mod tests {
         }
         assert_eq!(RefuseReason::NAMES.len(), RefuseReason::ALL.len());
         assert_eq!(RefuseReason::from_code(0), None);
-        assert_eq!(RefuseReason::from_code(7), None);
+        assert_eq!(RefuseReason::from_code(8), None);
     }
 }

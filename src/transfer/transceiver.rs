@@ -17,7 +17,7 @@ use super::attempt::{Attempt, HintRelation, Order, Report};
 use super::block_part::BlockShape;
 use super::destination::{end_without_transport, Destination, Lent};
 use super::driver::{Command, Driver, Mailbox};
-use super::http::server::{ServedState, StateServer};
+use super::http::server::{Language, ServedState, StateServer};
 use super::layout::{self, CacheLayout, ParallelLayout};
 use super::memory::BlockPool;
 use super::metadata::MetadataService;
@@ -222,6 +222,7 @@ pub struct Transceiver {
     metrics: Arc<Metrics>,
     poison: Arc<Poison>,
     http: Mutex<Option<StateServer>>,
+    tcp: Mutex<Option<StateServer>>,
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
     // Last: its threads may still answer the one above.
@@ -326,6 +327,7 @@ impl Transceiver {
             metrics,
             poison,
             http: Mutex::new(None),
+            tcp: Mutex::new(None),
             mailbox,
             thread: Some(thread),
             _metadata: metadata,
@@ -370,14 +372,28 @@ impl Transceiver {
 
     /// Serves the worker's state over HTTP; where.
     pub fn serve_http(&self, address: SocketAddr) -> Result<SocketAddr, ServeError> {
-        let mut http = self.http.lock();
-        if http.is_some() {
+        self.serve(&self.http, address, Language::Http)
+    }
+
+    /// Serves the worker's state over plain TCP, for `tcp` endpoints; where.
+    pub fn serve_tcp(&self, address: SocketAddr) -> Result<SocketAddr, ServeError> {
+        self.serve(&self.tcp, address, Language::Tcp)
+    }
+
+    fn serve(
+        &self,
+        place: &Mutex<Option<StateServer>>,
+        address: SocketAddr,
+        language: Language,
+    ) -> Result<SocketAddr, ServeError> {
+        let mut place = place.lock();
+        if place.is_some() {
             return Err(ServeError::Already);
         }
         let state = Arc::clone(&self.served_state);
-        let server = StateServer::start(address, state, Arc::clone(&self.poison))?;
+        let server = StateServer::start(address, language, state, Arc::clone(&self.poison))?;
         let address = server.address();
-        *http = Some(server);
+        *place = Some(server);
         Ok(address)
     }
 
@@ -413,8 +429,7 @@ impl Transceiver {
         let now_ns = self.clock.monotonic_ns();
         // Begun by the command below, which fetches the metadata.
         let requested = wanted.count as u32;
-        let (mut prefetch, _) =
-            Prefetch::begin(now_ns, requested, order.policy, order.deadlines);
+        let (mut prefetch, _) = Prefetch::begin(now_ns, requested, order.policy, order.deadlines);
         let number = self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = destination.len() as u64 * self.pool.block_bytes() as u64;
         prefetch.shown_by(AttemptTrace::begin(&self.metrics, number, bytes, now_ns));
@@ -523,6 +538,7 @@ impl Transceiver {
 impl Drop for Transceiver {
     fn drop(&mut self) {
         drop(self.http.lock().take());
+        drop(self.tcp.lock().take());
         self.mailbox.stop();
         if let Some(thread) = self.thread.take() {
             // Its panics were caught.

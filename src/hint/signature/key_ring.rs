@@ -177,6 +177,25 @@ impl KeyRing {
         Ok(Self { rules, keys: RwLock::new(Vec::new()), replay })
     }
 
+    /// The HMAC-SHA-256 of the parts, one after the other, with a key; `None` when there is no such
+    /// key. Whoever signs something else than hints begins it unlike a hint, which is a JSON text.
+    pub fn code_of(&self, key_id: &str, parts: &[&[u8]]) -> Option<Code> {
+        Some(self.keyed_with(key_id, parts)?.finalize().into_bytes().into())
+    }
+
+    /// Whether `code` is [`KeyRing::code_of`] the parts, compared in constant time.
+    pub fn is_code_of(&self, key_id: &str, parts: &[&[u8]], code: &Code) -> bool {
+        self.keyed_with(key_id, parts).is_some_and(|hmac| hmac.verify_slice(code).is_ok())
+    }
+
+    fn keyed_with(&self, key_id: &str, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
+        let keys = self.keys.read();
+        let mut hmac = keys.iter().find(|key| key.id == key_id)?.keyed.clone();
+        drop(keys);
+        parts.iter().for_each(|part| hmac.update(part));
+        Some(hmac)
+    }
+
     /// Adds a key; hints signed with it count from now on.
     pub fn add(&self, id: &str, secret: &[u8]) -> Result<(), KeyRingError> {
         if id.is_empty() || id.len() > KEY_ID_MAX_BYTES {

@@ -28,6 +28,8 @@ mod mac;
 mod place;
 mod replay;
 
+pub use replay::Code;
+
 pub use key_ring::{KeyRing, KeyRingError, Rules, SignError, Signing};
 
 pub(super) use place::place_of;

@@ -23,6 +23,7 @@ use ureq::unversioned::transport::{
 use ureq::Agent;
 
 use super::patience::{GaveUp, Patience};
+use super::tcp;
 use crate::plan::{AddressBounds, Endpoint, Scheme};
 use crate::transfer::state::MAX_STATE_BYTES;
 
@@ -34,8 +35,8 @@ const MAX_LOOK_UPS: usize = 128;
 /// Why there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// This release speaks plain HTTP only.
-    #[error("https and tcp endpoints are not supported by this build: list the http endpoint")]
+    /// This release speaks no TLS.
+    #[error("https endpoints are not supported by this build: list the http or tcp endpoint")]
     UnsupportedScheme,
     /// Every address that the name has is outside of the allowed ranges.
     #[error("the endpoint resolves only to addresses outside of the allowed ranges")]
@@ -78,7 +79,7 @@ fn fetch_resolved_by(
     bounds: &AddressBounds,
     patience: &Arc<Patience>,
 ) -> Result<Vec<u8>, FetchError> {
-    if endpoint.scheme() != Scheme::Http {
+    if endpoint.scheme() == Scheme::Https {
         return Err(FetchError::UnsupportedScheme);
     }
     let config = Agent::config_builder()
@@ -97,7 +98,11 @@ fn fetch_resolved_by(
     };
     let connector = PatientConnector(Arc::clone(patience));
     patience.begin();
-    read(&Agent::with_parts(config, connector, resolver), endpoint).map_err(|error| {
+    let fetched = match endpoint.scheme() {
+        Scheme::Tcp => read_over_tcp(&resolver, &connector),
+        _ => read(&Agent::with_parts(config, connector, resolver), endpoint),
+    };
+    fetched.map_err(|error| {
         // What was interrupted shows in many forms; why it was is known here.
         match patience.gave_up() {
             Some(GaveUp::Asked) => FetchError::GivenUp,
@@ -114,6 +119,15 @@ fn read(agent: &Agent, endpoint: &Endpoint) -> Result<Vec<u8>, FetchError> {
     }
     let body = response.body_mut().with_config().limit(MAX_STATE_BYTES as u64);
     body.read_to_vec().map_err(as_fetch_error)
+}
+
+fn read_over_tcp(
+    resolver: &JudgedResolver,
+    connector: &PatientConnector,
+) -> Result<Vec<u8>, FetchError> {
+    let addresses = resolver.allowed().map_err(as_fetch_error)?;
+    let mut stream = connector.connect_to_one_of(&addresses).map_err(as_fetch_error)?;
+    tcp::read_state(&mut stream, &connector.0)
 }
 
 fn as_fetch_error(error: ureq::Error) -> FetchError {
@@ -150,23 +164,27 @@ impl Resolver for JudgedResolver {
         _: &Config,
         _: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let resolved = match self.endpoint.address() {
-            Some(address) => vec![SocketAddr::new(address, self.endpoint.port())],
-            None => self.addresses()?,
-        };
         let mut allowed = self.empty();
-        let is_allowed = |address: &SocketAddr| self.bounds.allows(address.ip());
-        for address in resolved.into_iter().filter(is_allowed).take(MAX_ADDRESSES) {
-            allowed.push(address);
-        }
-        if allowed.is_empty() {
-            return Err(ureq::Error::Io(DENIED.into()));
-        }
+        self.allowed()?.into_iter().for_each(|address| allowed.push(address));
         Ok(allowed)
     }
 }
 
 impl JudgedResolver {
+    /// The endpoint's addresses that may be connected to; at least one.
+    fn allowed(&self) -> Result<Vec<SocketAddr>, ureq::Error> {
+        let mut addresses = match self.endpoint.address() {
+            Some(address) => vec![SocketAddr::new(address, self.endpoint.port())],
+            None => self.addresses()?,
+        };
+        addresses.retain(|address| self.bounds.allows(address.ip()));
+        addresses.truncate(MAX_ADDRESSES);
+        if addresses.is_empty() {
+            return Err(ureq::Error::Io(DENIED.into()));
+        }
+        Ok(addresses)
+    }
+
     /// Asks for the name's addresses, which cannot be interrupted: a thread waits for them, and ends
     /// by itself when nobody waits for that thread any more.
     fn addresses(&self) -> Result<Vec<SocketAddr>, ureq::Error> {
@@ -210,29 +228,33 @@ impl Connector for PatientConnector {
         details: &ConnectionDetails<'_>,
         _: Option<()>,
     ) -> Result<Option<PatientTransport>, ureq::Error> {
+        let stream = self.connect_to_one_of(&details.addrs)?;
+        let config = details.config;
+        let sizes = (config.input_buffer_size(), config.output_buffer_size());
+        let buffers = LazyBuffers::new(sizes.0, sizes.1);
+        let patience = Arc::clone(&self.0);
+        Ok(Some(PatientTransport { stream, buffers, patience }))
+    }
+}
+
+impl PatientConnector {
+    /// A connection to the first address that answers.
+    fn connect_to_one_of(&self, addresses: &[SocketAddr]) -> Result<TcpStream, ureq::Error> {
         let mut refusal = ureq::Error::ConnectionFailed;
-        let count = details.addrs.len();
-        for (index, address) in details.addrs.iter().enumerate() {
+        let count = addresses.len();
+        for (index, address) in addresses.iter().enumerate() {
             let left = self.0.left()?;
             // An address that does not answer leaves the others their share of the time.
             let is_last = index + 1 == count;
             let share = (!is_last).then(|| Instant::now() + left / (count - index) as u32);
             match self.connect_to(*address, share) {
-                Ok(stream) => {
-                    let config = details.config;
-                    let sizes = (config.input_buffer_size(), config.output_buffer_size());
-                    let buffers = LazyBuffers::new(sizes.0, sizes.1);
-                    let patience = Arc::clone(&self.0);
-                    return Ok(Some(PatientTransport { stream, buffers, patience }));
-                }
+                Ok(stream) => return Ok(stream),
                 Err(error) => refusal = error,
             }
         }
         Err(refusal)
     }
-}
 
-impl PatientConnector {
     fn connect_to(
         &self,
         address: SocketAddr,

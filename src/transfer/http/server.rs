@@ -1,7 +1,8 @@
-//! Serves the transceiver state: `GET /v1/data_transceiver_state`, and nothing else.
+//! Serves the transceiver state: `GET /v1/data_transceiver_state`, and nothing else; or over plain
+//! TCP, where whoever connects is told it.
 //!
-//! One thread, `kvhints-http`, waits for all sockets at once. Each connection is asked one
-//! question, answered, and closed.
+//! One thread, `kvhints-http` or `kvhints-tcp`, waits for all sockets at once. Each connection asks
+//! one question over HTTP, is answered, and closed.
 //!
 //! Guards: connections, request size and the time a connection may take are bounded; a connection
 //! that does not keep to it is closed, and the others do not notice. When all places are taken, a
@@ -11,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +27,7 @@ use parking_lot::RwLock;
 use super::STATE_PATH;
 use crate::poison::Poison;
 use crate::telemetry::nvtx;
+use crate::transfer::protocol::state_head;
 
 /// Connections served at once; one more takes the place of another.
 const MAX_CONNECTIONS: usize = 64;
@@ -44,6 +47,24 @@ const FIRST_CONNECTION: usize = 2;
 /// What is served; `None` until the worker's state is known.
 pub type ServedState = Arc<RwLock<Option<Arc<Vec<u8>>>>>;
 
+/// How a server speaks to who connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// HTTP, one path.
+    Http,
+    /// The library's own protocol, one message.
+    Tcp,
+}
+
+impl Language {
+    fn thread_name(self) -> &'static CStr {
+        match self {
+            Self::Http => c"kvhints-http",
+            Self::Tcp => c"kvhints-tcp",
+        }
+    }
+}
+
 /// A running server; dropping it ends its thread.
 pub struct StateServer {
     address: SocketAddr,
@@ -56,6 +77,7 @@ impl StateServer {
     /// Listens on `address` (port 0: any) and serves.
     pub fn start(
         address: SocketAddr,
+        language: Language,
         state: ServedState,
         poison: Arc<Poison>,
     ) -> std::io::Result<Self> {
@@ -68,17 +90,20 @@ impl StateServer {
         let server = Server {
             poll,
             listener,
+            language,
             state,
             stop: Arc::clone(&stop),
             connections: HashMap::new(),
             last_token: FIRST_CONNECTION,
         };
-        let thread =
-            std::thread::Builder::new().name("kvhints-http".to_owned()).spawn(move || {
-                nvtx::name_this_thread(c"kvhints-http");
+        let name = language.thread_name();
+        let thread = std::thread::Builder::new().name(name.to_string_lossy().into_owned()).spawn(
+            move || {
+                nvtx::name_this_thread(name);
                 // A panic poisons the context; the listener closes either way.
                 let _ = poison.catch(|| server.run());
-            })?;
+            },
+        )?;
         Ok(Self { address, stop, waker, thread: Some(thread) })
     }
 
@@ -103,6 +128,7 @@ impl Drop for StateServer {
 struct Server {
     poll: Poll,
     listener: TcpListener,
+    language: Language,
     state: ServedState,
     stop: Arc<AtomicBool>,
     connections: HashMap<Token, Connection>,
@@ -179,8 +205,15 @@ impl Server {
             }
             let deadline = now + CONNECTION_TIME;
             let address = peer.ip().to_canonical();
-            let connection =
-                Connection { stream, address, deadline, request: Vec::new(), answer: None };
+            let answer = match self.language {
+                Language::Http => None,
+                // Until the state is known there is nothing to say.
+                Language::Tcp => match state_over_tcp(&self.state) {
+                    Some(answer) => Some(answer),
+                    None => continue,
+                },
+            };
+            let connection = Connection { stream, address, deadline, request: Vec::new(), answer };
             self.make_room();
             self.connections.insert(token, connection);
             self.advance(token);
@@ -262,6 +295,13 @@ impl Connection {
             }
         }
     }
+}
+
+/// The state, as it is told over plain TCP; `None` until it is known.
+fn state_over_tcp(state: &ServedState) -> Option<Answer> {
+    let body = state.read().clone()?;
+    let head = state_head(u32::try_from(body.len()).ok()?);
+    Some(Answer { head, body, written: 0 })
 }
 
 /// The answer to a request head, or `None` while it is incomplete.
