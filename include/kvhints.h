@@ -273,6 +273,13 @@
 // pool_memory: memory of a CUDA device. Not supported yet.
 #define KVH_MEMORY_CUDA 2
 
+// unauthenticated_peers: processes of this machine, where only these can reach the transport
+// (KVH_TRANSPORT_LOOPBACK, or a listen_address of this machine alone); else nobody.
+#define KVH_PEERS_OF_THIS_MACHINE 0
+
+// unauthenticated_peers: whoever reaches the transport.
+#define KVH_PEERS_ANYBODY 1
+
 // data_type: IEEE half precision.
 #define KVH_DATA_FLOAT16 1
 
@@ -323,6 +330,12 @@
 
 // outcome: this side wanted it no more.
 #define KVH_OUTCOME_CANCELLED 4
+
+// source_requirement: without the blocks the request goes on and computes them itself.
+#define KVH_SOURCE_OPTIONAL 0
+
+// source_requirement: without the blocks the request cannot go on.
+#define KVH_SOURCE_REQUIRED 1
 
 // hint_check: nothing to compare, or the source has not answered.
 #define KVH_HINT_UNKNOWN 0
@@ -376,6 +389,8 @@ enum kvh_status
   KVH_ERR_UNSUPPORTED = -22,
   // A peer cannot be reached or went away.
   KVH_ERR_PEER = -40,
+  // The source that a request requires did not deliver: that request cannot go on.
+  KVH_ERR_REQUIRED_SOURCE = -41,
   // The communicator failed, or its ranks do not agree; build a new one.
   KVH_ERR_COMMUNICATOR = -60,
   // The library was at fault; the object can only be destroyed.
@@ -391,6 +406,10 @@ typedef struct kvh_batch kvh_batch_t;
 // binding is one configured pool of such a backend, and says what that pool may serve. Nothing is
 // allowed that was not said. Build it once; keep it unchanged while requests are decided.
 typedef struct kvh_binding_table kvh_binding_table_t;
+
+// A host's own block management, for transceivers that serve and fill its blocks instead of those
+// of a kvh_reuse_tree_t and a pool. Several transceivers may have one.
+typedef struct kvh_block_owner kvh_block_owner_t;
 
 // Blocks of one window, oldest first, and the pin that protects them: none is evicted, offloaded
 // or stored elsewhere until the pin is released. In the full window the blocks before them are
@@ -482,9 +501,10 @@ typedef struct kvh_snapshot kvh_snapshot_t;
 // whether or not the host calls. No call waits for a peer. All calls but destroy may be made
 // concurrently.
 //
-// Peers are not authenticated: whoever reaches the transport and knows the state may fetch blocks
-// by name. Keep both on networks that only workers reach: UCX may end the process when anybody else
-// writes to its ports.
+// With peer_keys, peers prove to each other that they hold a key before any name is answered; what
+// travels is not encrypted. Without, whoever is served (unauthenticated_peers) may fetch blocks by
+// name. Keep transports on networks that only workers reach: UCX may end the process when anybody
+// else writes to its ports.
 typedef struct kvh_transceiver kvh_transceiver_t;
 
 // The type of every status result: a value of `enum kvh_status`.
@@ -1040,6 +1060,88 @@ typedef struct kvh_communicator_ops {
   kvh_destroy_fn destroy;
 } kvh_communicator_ops_t;
 
+// A block that kvh_pin_fn pinned. This struct will not change.
+typedef struct kvh_pinned_block {
+  // The block.
+  int32_t block_id;
+  // Must be 0.
+  uint32_t reserved;
+  // The hash under which routers know it (kvh_sequence_block_hashes); only compared for reports.
+  uint64_t block_hash;
+} kvh_pinned_block_t;
+
+// Finds and pins blocks for a peer: `names` are those of a prefix, from its first block on, and
+// decide alone what a block is. KVH_OK: the first *present_out blocks are pinned, all of them under
+// KVH_RANGE_STRICT, at least one under KVH_RANGE_BEST_EFFORT, and blocks_out (room for name_count)
+// says which; they keep id, place and bytes until kvh_unpin_fn is called with *pin_id_out.
+// KVH_NOT_FOUND: nothing is pinned, and the first *present_out are there. KVH_BUSY, or any other
+// status: nothing is pinned, and the peer is told to come later.
+typedef kvh_status_t (*kvh_pin_fn)(void *user_data,
+                                   const kvh_name_t *names,
+                                   size_t name_count,
+                                   uint32_t policy,
+                                   kvh_pinned_block_t *blocks_out,
+                                   size_t *present_out,
+                                   uint64_t *pin_id_out);
+
+// Ends a pin. Called exactly once for each that was made.
+typedef void (*kvh_unpin_fn)(void *user_data, uint64_t pin_id);
+
+// Sets `count` fresh blocks aside, distinct, that nobody else uses; block_ids has room for them. Each
+// goes back exactly once, by kvh_commit_fn or kvh_abort_fn. KVH_OK, or KVH_BUSY: nothing is set aside.
+typedef kvh_status_t (*kvh_allocate_fn)(void *user_data, int32_t *block_ids, size_t count);
+
+// Takes blocks back that are filled and verified: block_ids[i] is the block of
+// names[first_block + i * step], and is the owner's from now on, whether it keeps it or not. `step` is
+// the context parallel size.
+typedef void (*kvh_commit_fn)(void *user_data,
+                              const kvh_name_t *names,
+                              size_t name_count,
+                              size_t first_block,
+                              size_t step,
+                              const int32_t *block_ids,
+                              size_t count);
+
+// Takes blocks back that are not of use: their bytes may be anything.
+typedef void (*kvh_abort_fn)(void *user_data, const int32_t *block_ids, size_t count);
+
+// Where a block lies, block_bytes long, in memory of the host's processors; NULL for a block that
+// cannot be sent or filled. The same place as long as the block is pinned or set aside.
+typedef void *(*kvh_address_fn)(void *user_data, int32_t block_id);
+
+// What a host's block management does. The functions are called from the library's transfer thread
+// and from the host's calls on transceivers and prefetches, possibly at the same time, with no lock
+// held; they must not block, throw, or call the transceiver or its prefetches. None may be NULL but
+// destroy.
+typedef struct kvh_block_owner_ops {
+  // sizeof(kvh_block_owner_ops_t).
+  size_t struct_size;
+  // Passed to all functions.
+  void *user_data;
+  // Tokens of one block; not 0.
+  uint32_t tokens_per_block;
+  // Must be 0.
+  uint32_t reserved;
+  // Bytes of one block; not 0. See kvh_transceiver_params_t.
+  size_t block_bytes;
+  // See kvh_pin_fn.
+  kvh_pin_fn pin;
+  // See kvh_unpin_fn.
+  kvh_unpin_fn unpin;
+  // See kvh_allocate_fn.
+  kvh_allocate_fn allocate;
+  // See kvh_commit_fn.
+  kvh_commit_fn commit;
+  // See kvh_abort_fn.
+  kvh_abort_fn abort;
+  // See kvh_address_fn.
+  kvh_address_fn address;
+  // Called with user_data exactly once: when the owner, its transceivers and their prefetches are
+  // destroyed, or before kvh_block_owner_create returns an error. May be NULL. A struct_size that
+  // ends before or within this field does not name it: then nothing is taken over or called.
+  kvh_destroy_fn destroy;
+} kvh_block_owner_ops_t;
+
 // What a transceiver is made of. Limits that are 0 have defaults.
 typedef struct kvh_transceiver_params {
   // sizeof(kvh_transceiver_params_t).
@@ -1072,13 +1174,14 @@ typedef struct kvh_transceiver_params {
   uint32_t context_parallel;
   // Attention data parallel size; 0 means 1.
   uint32_t attention_data_parallel;
-  // Layers of each pipeline rank; none: spread evenly.
+  // Layers of each pipeline rank; none: shared out evenly.
   const uint32_t *layers_per_pipeline_rank;
   // Length of layers_per_pipeline_rank.
   size_t pipeline_rank_count;
-  // KV heads of each of this rank's layers.
+  // For each layer of the worker, those of all its pipeline ranks in order, the KV heads that one
+  // rank has of it. The same on all ranks.
   const uint32_t *kv_heads_per_layer;
-  // Layers of this rank; not 0.
+  // Layers of the worker; not 0.
   size_t layer_count;
   // Numbers for each head and token; not 0.
   uint32_t head_size;
@@ -1096,7 +1199,9 @@ typedef struct kvh_transceiver_params {
   // has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
   // blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
   void *pool_base;
-  // Bytes of one block, padding and scales included.
+  // Bytes of one block. Between workers that share heads and layers out alike, blocks move as
+  // they are, padding and scales included. Between others they are cut, for which a block must be
+  // [layer][keys, values][head][token][number] with nothing in between.
   size_t block_bytes;
   // Blocks in the pool.
   size_t block_count;
@@ -1116,6 +1221,18 @@ typedef struct kvh_transceiver_params {
   uint32_t max_prefetches;
   // Bytes received and not yet verified (default 64 MiB).
   uint64_t max_staging_bytes;
+  // Keys of which each peer must prove to have one before it is heard, and this side proves to
+  // have peer_key_id. NULL: none, see unauthenticated_peers. Kept as long as the transceiver.
+  const kvh_key_ring_t *peer_keys;
+  // With peer_keys, the id of one of them; else empty.
+  kvh_str_t peer_key_id;
+  // KVH_PEERS_*: without peer_keys, who is served.
+  uint32_t unauthenticated_peers;
+  // Must be 0.
+  uint32_t reserved_2;
+  // The host's own block management; NULL: a tree and a pool. With it there is no tree, and
+  // pool_base, block_bytes and block_count are 0. Kept as long as the transceiver.
+  const kvh_block_owner_t *block_owner;
 } kvh_transceiver_params_t;
 
 // What a transceiver is doing.
@@ -1140,8 +1257,9 @@ typedef struct kvh_prefetch_params {
   size_t struct_size;
   // KVH_RANGE_STRICT: all blocks or none; KVH_RANGE_BEST_EFFORT: the longest prefix.
   uint32_t policy;
-  // Must be 0.
-  uint32_t reserved;
+  // The attention data parallel rank of the source that holds the blocks; 0 where it has no such
+  // parts.
+  uint32_t source_attention_data_rank;
   // A named fetch: where the source is, and how far its hint goes. May be NULL with
   // source_state.
   const kvh_plan_t *plan;
@@ -1153,8 +1271,11 @@ typedef struct kvh_prefetch_params {
   size_t first_block;
   // Tokens that may be fetched, from the first; 0: all but the last one (a context request).
   size_t max_tokens;
-  // Where blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t. Under
-  // KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
+  // Where this rank's blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t.
+  // Of n context parallel ranks, rank r has the blocks whose position leaves r when divided by n.
+  // With a kvh_block_owner_t there may be none: then the owner sets them aside, and they go back to
+  // it by themselves, committed at kvh_prefetch_claim or aborted.
+  // Under KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
   const int32_t *block_ids;
   // Length of block_ids.
   size_t block_id_count;
@@ -1164,6 +1285,10 @@ typedef struct kvh_prefetch_params {
   uint64_t transfer_deadline_ns;
   // From then until the claim (default 30 s).
   uint64_t abandonment_deadline_ns;
+  // KVH_SOURCE_*: what it means to the request when not all blocks asked for are delivered.
+  uint32_t source_requirement;
+  // Must be 0.
+  uint32_t reserved;
 } kvh_prefetch_params_t;
 
 // How a prefetch ended.
@@ -2264,6 +2389,16 @@ kvh_status_t kvh_loopback_create(const kvh_context_t *context,
 // Destroys the hub. NULL is fine. Transceivers made with it go on.
 void kvh_loopback_destroy(kvh_loopback_t *loopback);
 
+// Creates an owner out of the host's functions. Destroy it with kvh_block_owner_destroy; destroying it
+// calls ops->destroy, whatever this returns; see there. KVH_ERR_INVALID_ARGUMENT: a function is
+// missing, or a size is 0 or larger than memory.
+KVH_MUST_USE
+kvh_status_t kvh_block_owner_create(const kvh_block_owner_ops_t *ops,
+                                    kvh_block_owner_t **owner_out);
+
+// Destroys the owner. NULL is fine. Transceivers that have it go on with it.
+void kvh_block_owner_destroy(kvh_block_owner_t *owner);
+
 // Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
 // tree and hub may go first. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
 // KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
@@ -2275,10 +2410,17 @@ kvh_status_t kvh_transceiver_create(const kvh_context_t *context,
                                     kvh_transceiver_t **transceiver_out,
                                     kvh_error_t **error_out);
 
+// What an operator should know of this transceiver, for the host's log: static text, given once. Such
+// as that its peers are not authenticated, and who is served therefore. KVH_NOT_FOUND: nothing, or
+// nothing more.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_notice(const kvh_transceiver_t *transceiver,
+                                    kvh_str_t *notice_out);
+
 // Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
 // allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the
 // addresses that the endpoint may lead to, itself and the transport addresses in its state; none: any.
-// Only "http" is fetched yet. Listing an endpoint means trusting the host behind it: UCX may crash on
+// "http" and "tcp" are fetched. Listing an endpoint means trusting the host behind it: UCX may crash on
 // a peer that speaks its inner protocol wrongly. KVH_ERR_STATE: it is on the list already.
 KVH_MUST_USE
 kvh_status_t kvh_transceiver_allow(const kvh_transceiver_t *transceiver,
@@ -2318,6 +2460,15 @@ kvh_status_t kvh_transceiver_serve_http(const kvh_transceiver_t *transceiver,
                                         uint16_t *port_out,
                                         kvh_error_t **error_out);
 
+// Serves the worker's state over plain TCP, for endpoints like tcp://host:port; the rest is as for
+// kvh_transceiver_serve_http, which may be called too. Until the state is set connections are closed.
+KVH_MUST_USE
+kvh_status_t kvh_transceiver_serve_tcp(const kvh_transceiver_t *transceiver,
+                                       kvh_str_t address,
+                                       uint16_t port,
+                                       uint16_t *port_out,
+                                       kvh_error_t **error_out);
+
 // What the transceiver is doing. Set status_out->struct_size first.
 KVH_MUST_USE
 kvh_status_t kvh_transceiver_status(const kvh_transceiver_t *transceiver,
@@ -2347,8 +2498,10 @@ kvh_status_t kvh_prefetch_begin(const kvh_transceiver_t *transceiver,
                                 const kvh_prefetch_params_t *params,
                                 kvh_prefetch_t **prefetch_out);
 
-// Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK;
-// *state_out is written with both. A few nanoseconds; call it as often as is convenient.
+// Where the request stands: KVH_PREFETCH_*. KVH_IN_PROGRESS until there is an outcome, then KVH_OK,
+// or KVH_ERR_REQUIRED_SOURCE: the source was required and did not deliver every block asked for, and
+// the host did not cancel, so the request itself has failed. *state_out is written with all three. A
+// few nanoseconds; call it as often as is convenient.
 KVH_MUST_USE kvh_status_t kvh_prefetch_poll(const kvh_prefetch_t *prefetch, uint32_t *state_out);
 
 // The attempt's number among those of its transceiver, as profiles, logs and kvh_context_status

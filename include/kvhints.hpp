@@ -762,9 +762,30 @@ class Communicator {
   detail::Handle<kvh_communicator_t, kvh_communicator_destroy> handle_;
 };
 
+// A host's own block management, for transceivers. Its functions must not throw.
+class BlockOwner {
+ public:
+  explicit BlockOwner(const kvh_block_owner_ops_t &ops) {
+    kvh_block_owner_t *owner = nullptr;
+    check(kvh_block_owner_create(&ops, &owner));
+    handle_.reset(owner);
+  }
+  const kvh_block_owner_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_block_owner_t, kvh_block_owner_destroy> handle_;
+};
+
 // A rank's side of moving blocks: serves its own tree's blocks, fetches those of others.
 class Transceiver {
  public:
+  // Of a host's own blocks: params.block_owner.
+  Transceiver(const Context &context, const kvh_transceiver_params_t &params) {
+    kvh_transceiver_t *transceiver = nullptr;
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_create(context.get(), nullptr, &params, &transceiver, &error), error);
+    handle_.reset(transceiver);
+  }
   Transceiver(const Context &context, const ReuseTree &tree, const kvh_transceiver_params_t &params) {
     kvh_transceiver_t *transceiver = nullptr;
     kvh_error_t *error = nullptr;
@@ -803,6 +824,21 @@ class Transceiver {
     check(kvh_transceiver_serve_http(get(), borrow(address), port, &chosen, &error), error);
     return chosen;
   }
+  // Tells the state over plain TCP, for tcp:// endpoints; gives the port.
+  std::uint16_t serve_tcp(std::string_view address, std::uint16_t port) const {
+    std::uint16_t chosen = 0;
+    kvh_error_t *error = nullptr;
+    check(kvh_transceiver_serve_tcp(get(), borrow(address), port, &chosen, &error), error);
+    return chosen;
+  }
+  // What the host's log should say, once; then nothing.
+  std::optional<std::string_view> notice() const {
+    kvh_str_t notice{};
+    if (check(kvh_transceiver_notice(get(), &notice)) == KVH_NOT_FOUND) {
+      return std::nullopt;
+    }
+    return std::string_view(notice.data, notice.len);
+  }
   kvh_transceiver_status_t status() const {
     auto status = sized<kvh_transceiver_status_t>();
     check(kvh_transceiver_status(get(), &status));
@@ -837,6 +873,7 @@ class Prefetch {
     return Prefetch(prefetch);
   }
 
+  // Throws with KVH_ERR_REQUIRED_SOURCE when the source was required and did not deliver.
   bool is_over() const {
     std::uint32_t state = 0;
     return check(kvh_prefetch_poll(get(), &state)) == KVH_OK;

@@ -16,7 +16,8 @@ use kvhints::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use kvhints::transfer::reason::FailReason;
 use kvhints::transfer::state::{Incarnation, JoinError, RankAddress, State};
 use kvhints::transfer::transceiver::{
-    FetchOrder, Origin, PrefetchHandle, SetStateError, Surroundings, Transceiver, TransceiverConfig,
+    FetchOrder, Origin, PrefetchHandle, SetStateError, Surroundings, Transceiver,
+    TransceiverConfig, TreeAndPool,
 };
 use transfer_support::*;
 
@@ -221,9 +222,11 @@ fn a_worker_of_several_ranks_serves_nothing_until_the_entries_are_joined() {
         namespace: NAMESPACE.to_vec(),
         cache: cache_layout(),
         parallel: kvhints::transfer::layout::ParallelLayout { tensor: 2, ..ONE_RANK },
-        tree: template.tree.clone(),
-        window: 0,
-        pool: template.pool,
+        owner: Arc::new(TreeAndPool {
+            tree: template.tree.clone(),
+            window: 0,
+            pool: template.pool,
+        }),
         source_limits: Default::default(),
         destination_limits: Default::default(),
         max_prefetches: 1,

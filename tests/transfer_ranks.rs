@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use kvhints::transfer::block_part::{BlockPart, BlockShape};
 use kvhints::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
-use kvhints::transfer::memory::BlockPool;
+use kvhints::transfer::memory::{BlockMemory, BlockPool};
 use kvhints::transfer::rank_map::RankMap;
 use kvhints::transfer::share::{shares, RankOf, Share, SourceWorker};
 use kvhints::transfer::sources::{gives_any, Wanted};

@@ -63,6 +63,12 @@ AT(kvh_stored_block_t, block_id, 32);
 AT(kvh_block_copy_t, reason, 16);
 AT(kvh_block_copy_t, token_count, 36);
 AT(kvh_reuse_tree_refreshed_t, oldest_pin_age_ns, 24);
+SIZE(kvh_pinned_block_t, 16);
+AT(kvh_pinned_block_t, block_hash, 8);
+AT(kvh_block_owner_ops_t, block_bytes, 24);
+AT(kvh_block_owner_ops_t, pin, 32);
+AT(kvh_block_owner_ops_t, address, 72);
+AT(kvh_block_owner_ops_t, destroy, 80);
 
 int main(void) {
   /* The library that was loaded is the one that this header describes. */

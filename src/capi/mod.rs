@@ -75,6 +75,8 @@ pub mod broadcast;
 
 pub mod loopback;
 
+pub mod block_owner;
+
 pub mod transceiver;
 
 pub mod prefetch;

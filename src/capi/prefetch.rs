@@ -4,6 +4,8 @@ use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::args::{self, Params};
 use super::block_range::{KVH_RANGE_BEST_EFFORT, KVH_RANGE_STRICT};
 use super::context::Context;
@@ -18,6 +20,7 @@ use super::types::kvh_bytes_t;
 use crate::plan::{NamedFetch, Plan};
 use crate::reuse::Policy;
 use crate::telemetry::log::{Event, Value};
+use crate::transfer::block_owner::Allocation;
 use crate::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use crate::transfer::reason::FailReason;
 use crate::transfer::state::State;
@@ -37,7 +40,10 @@ pub struct kvh_prefetch_t {
 
 /// An attempt and what it belongs to.
 pub struct PrefetchObject {
+    // Dropped before the blocks go back: nothing is written to them afterwards.
     attempt: PrefetchHandle,
+    /// Blocks that a host's owner set aside, until they are claimed.
+    allocation: Mutex<Option<Allocation>>,
     context: Arc<Context>,
     tokens_per_block: usize,
     is_source_required: bool,
@@ -137,6 +143,8 @@ pub struct kvh_prefetch_params_t {
     pub max_tokens: usize,
     /// Where this rank's blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t.
     /// Of n context parallel ranks, rank r has the blocks whose position leaves r when divided by n.
+    /// With a kvh_block_owner_t there may be none: then the owner sets them aside, and they go back to
+    /// it by themselves, committed at kvh_prefetch_claim or aborted.
     /// Under KVH_RANGE_BEST_EFFORT fewer than there are blocks to fetch make it fetch fewer.
     pub block_ids: *const i32,
     /// Length of block_ids.
@@ -223,7 +231,7 @@ impl From<BeginError> for kvh_status {
         match error {
             BeginError::NothingToFetch => KVH_NOT_FOUND,
             BeginError::TokensPerBlock | BeginError::BadDestination => KVH_ERR_INVALID_ARGUMENT,
-            BeginError::DestinationInUse => KVH_BUSY,
+            BeginError::DestinationInUse | BeginError::NoBlocks => KVH_BUSY,
             BeginError::Limit => KVH_ERR_LIMIT,
             BeginError::NoMemory => KVH_ERR_NO_MEMORY,
             BeginError::Closed => KVH_ERR_STATE,
@@ -334,9 +342,18 @@ pub unsafe extern "C" fn kvh_prefetch_begin(
                     ),
                 },
             };
+            let mut order = order;
+            let allocation = match destination {
+                [] if object.has_host_owner => Some(object.transceiver.set_aside(&order)?),
+                _ => None,
+            };
+            if let Some(allocation) = &allocation {
+                order.destination = allocation.ids();
+            }
             let attempt = object.transceiver.begin(&order)?;
             prefetch_out.write(handle::give(PrefetchObject {
                 attempt,
+                allocation: Mutex::new(allocation),
                 context: Arc::clone(&object.context),
                 tokens_per_block: sequence.tokens_per_block(),
                 is_end_told: AtomicBool::new(false),
@@ -558,6 +575,10 @@ pub unsafe extern "C" fn kvh_prefetch_claim(
         on_prefetch(prefetch, |object| {
             let block_count_out = args::out(block_count_out)?;
             let blocks = object.attempt.claim().ok_or(KVH_NOT_FOUND)?;
+            let allocation = object.allocation.lock().take();
+            if let Some(allocation) = allocation {
+                object.attempt.commit(allocation, blocks);
+            }
             block_count_out.write(blocks as usize);
             Ok(())
         })

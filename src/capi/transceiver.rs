@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::args::{self, Params};
+use super::block_owner::kvh_block_owner_t;
 use super::buffer::kvh_buffer_t;
 use super::context::{kvh_context_t, Context};
 use super::error::{explain, kvh_error_t};
@@ -21,6 +22,7 @@ use super::types::{kvh_bytes_t, kvh_str_t};
 use crate::hint::signature::Code;
 use crate::plan::{AddressBounds, AddressBoundsError, AllowListError, Endpoint};
 use crate::telemetry::log::{Event, Value};
+use crate::transfer::block_owner::BlockOwner;
 use crate::transfer::cuda;
 use crate::transfer::gate::{Gate, Peers};
 use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
@@ -29,7 +31,7 @@ use crate::transfer::session::SessionKeys;
 use crate::transfer::state::{Incarnation, JoinError};
 use crate::transfer::transceiver::{
     CreateError, DestinationLimits, ServeError, SetStateError, SourceLimits, Surroundings,
-    Transceiver, TransceiverConfig,
+    Transceiver, TransceiverConfig, TreeAndPool,
 };
 use crate::transfer::transport::{Transport, TransportError};
 use crate::transfer::ucx::{UcxOptions, UcxTransport};
@@ -52,6 +54,8 @@ pub struct kvh_transceiver_t {
 pub struct TransceiverObject {
     pub(crate) transceiver: Transceiver,
     pub(crate) context: Arc<Context>,
+    /// Whether the host's own functions set blocks aside.
+    pub(crate) has_host_owner: bool,
     /// What the host's log should say, until it is told.
     notice: Mutex<Option<&'static str>>,
 }
@@ -187,6 +191,9 @@ pub struct kvh_transceiver_params_t {
     pub unauthenticated_peers: u32,
     /// Must be 0.
     pub reserved_2: u32,
+    /// The host's own block management; NULL: a tree and a pool. With it there is no tree, and
+    /// pool_base, block_bytes and block_count are 0. Kept as long as the transceiver.
+    pub block_owner: *const kvh_block_owner_t,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
@@ -336,6 +343,39 @@ unsafe fn pool_from(params: &kvh_transceiver_params_t) -> Explained<BlockPool> {
         .map_err(|error| wrong(error.to_string()))
 }
 
+/// Whose blocks are exchanged.
+///
+/// # Safety
+/// `tree` and `params.block_owner` are NULL or live, and the pool is what its contract says.
+unsafe fn owner_from(
+    tree: *const kvh_reuse_tree_t,
+    params: &kvh_transceiver_params_t,
+) -> Explained<Arc<dyn BlockOwner>> {
+    if !params.block_owner.is_null() {
+        let has_pool = !params.pool_base.is_null() || params.block_bytes != 0;
+        if !tree.is_null() || has_pool || params.block_count != 0 {
+            return Err(wrong("with a block_owner there is no tree and no pool"));
+        }
+        if params.pool_memory != KVH_MEMORY_HOST {
+            return Err((
+                KVH_ERR_UNSUPPORTED,
+                "a block_owner's blocks are in host memory".to_owned(),
+            ));
+        }
+        // SAFETY: not NULL, and held by the caller's promise.
+        let owner = unsafe { handle::cloned(params.block_owner) };
+        return Ok(Arc::new((*owner).clone()));
+    }
+    // SAFETY: the caller's promise.
+    let tree = unsafe { handle::get(tree) }.map_err(|status| (status, "no tree".to_owned()))?;
+    if !tree.tree.windows().contains(&params.window) {
+        return Err(wrong("the tree has no such window"));
+    }
+    // SAFETY: the caller's promise.
+    let pool = unsafe { pool_from(params) }?;
+    Ok(Arc::new(TreeAndPool { tree: tree.tree.clone(), window: params.window, pool }))
+}
+
 /// # Safety
 /// The pointers in `params` are NULL or what they should be.
 unsafe fn transport_from(params: &kvh_transceiver_params_t) -> Explained<Box<dyn Transport>> {
@@ -437,23 +477,18 @@ unsafe fn create(
     tree: *const kvh_reuse_tree_t,
     params: &kvh_transceiver_params_t,
 ) -> Explained<TransceiverObject> {
-    // SAFETY: the caller's promise, here and below.
-    let tree = unsafe { handle::get(tree) }.map_err(|status| (status, "no tree".to_owned()))?;
     if params.reserved != 0 || params.reserved_2 != 0 {
         return Err((KVH_ERR_ABI, "reserved fields must be 0".to_owned()));
     }
     // SAFETY: as above.
     let peers = unsafe { peers_from(params) }?;
-    if !tree.tree.windows().contains(&params.window) {
-        return Err(wrong("the tree has no such window"));
-    }
+    // SAFETY: the caller's promise, here and below.
+    let owner = unsafe { owner_from(tree, params) }?;
     // SAFETY: as above.
     let namespace = unsafe { args::bytes(params.namespace_bytes) }
         .map_err(|_| wrong("namespace_bytes is NULL with a length"))?;
     // SAFETY: as above.
-    let (cache, parallel) = unsafe { layouts_from(params, tree.tree.tokens_per_block()) }?;
-    // SAFETY: as above.
-    let pool = unsafe { pool_from(params) }?;
+    let (cache, parallel) = unsafe { layouts_from(params, owner.tokens_per_block()) }?;
     // SAFETY: as above.
     let transport = unsafe { transport_from(params) }?;
     let gate = Gate::new(transport, peers, Arc::clone(&context.metrics));
@@ -467,9 +502,7 @@ unsafe fn create(
         namespace: kept_by(namespace)?,
         cache,
         parallel,
-        tree: tree.tree.clone(),
-        window: params.window,
-        pool,
+        owner,
         source_limits: SourceLimits {
             peers: or_default(params.max_destinations as usize, source.peers),
             requests: or_default(params.max_requests as usize, source.requests),
@@ -494,16 +527,17 @@ unsafe fn create(
     let transceiver = Transceiver::start(config, Box::new(gate), surroundings)
         .map_err(|error| (kvh_status::from(&error), error.to_string()))?;
     let notice = Mutex::new(notice);
-    Ok(TransceiverObject { transceiver, context: Arc::clone(context), notice })
+    let has_host_owner = !params.block_owner.is_null();
+    Ok(TransceiverObject { transceiver, context: Arc::clone(context), has_host_owner, notice })
 }
 
 /// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
-/// tree and hub may go first. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
+/// tree, hub, key ring and block owner may go first. With params->block_owner `tree` is NULL. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
 /// KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
 /// started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
 ///
 /// # Safety
-/// `context` and `tree` are live; `params` points at a parameter struct whose pointers are what it
+/// `context` is live, and `tree` too or it is NULL; `params` points at a parameter struct whose pointers are what it
 /// says; `transceiver_out` is writable; `error_out` is NULL or writable.
 #[must_use]
 #[unsafe(no_mangle)]

@@ -14,8 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::attempt::{Attempt, Origin};
+use super::block_owner::BlockOwner;
 use super::layout::{self, CacheLayout, ParallelLayout};
-use super::memory::BlockPool;
 use super::metadata::StateResult;
 use super::prefetch::{Action, Event, Outcome};
 use super::protocol::{Answer, DataHeader, FetchRequest, Message, RequestKey};
@@ -62,7 +62,7 @@ pub struct Destination {
     cache: CacheLayout,
     parallel: ParallelLayout,
     rank: u32,
-    pool: BlockPool,
+    owner: Arc<dyn BlockOwner>,
     limits: DestinationLimits,
     allow_list: Arc<RwLock<AllowList>>,
     metrics: Arc<Metrics>,
@@ -123,14 +123,14 @@ impl Run {
 }
 
 impl Destination {
-    /// A destination that writes to `pool`, as far as `lent` allows.
+    /// A destination that writes to the owner's blocks, as far as `lent` allows.
     #[allow(clippy::too_many_arguments)] // Its parts, given once, where a transceiver is composed.
     pub fn new(
         identity: Arc<Identity>,
         cache: CacheLayout,
         parallel: ParallelLayout,
         rank: u32,
-        pool: BlockPool,
+        owner: Arc<dyn BlockOwner>,
         limits: DestinationLimits,
         allow_list: Arc<RwLock<AllowList>>,
         metrics: Arc<Metrics>,
@@ -141,7 +141,7 @@ impl Destination {
             cache,
             parallel,
             rank,
-            pool,
+            owner,
             limits,
             allow_list,
             metrics,
@@ -248,10 +248,7 @@ impl Destination {
         let agreed = match answer {
             Answer::Accepted { block_hashes } => {
                 let own = &running.attempt.order.hashes;
-                let rank = sources.of(peer);
-                let index = |index| rank.map_or(usize::MAX, |rank| rank.wanted_index(index));
-                let pairs = block_hashes.iter().enumerate();
-                let foreign = pairs.filter(|(at, hash)| own.get(index(*at)) != Some(*hash)).count();
+                let foreign = sources.foreign_hashes(peer, own, &block_hashes);
                 running.attempt.lock().foreign_hashes += foreign as u32;
                 sources.accepted(peer, block_hashes.len())
             }
@@ -424,7 +421,7 @@ impl Destination {
             return Err(FailReason::NamespaceMismatch);
         }
         let order = &attempt.order;
-        let block_bytes = self.pool.block_bytes();
+        let block_bytes = self.owner.block_bytes();
         let own = RankOf {
             cache: &self.cache,
             parallel: &self.parallel,
@@ -535,7 +532,7 @@ impl Destination {
             }
             actions.extend(shared.prefetch.handle(now_ns, event));
             if let Event::Committed { blocks } = event {
-                shared.bytes += u64::from(blocks) * self.pool.block_bytes() as u64;
+                shared.bytes += u64::from(blocks) * self.owner.block_bytes() as u64;
             }
             let outcome = shared.prefetch.outcome();
             (actions, had_ended, outcome)
@@ -717,8 +714,8 @@ impl Destination {
         for (index, part) in parts.enumerate() {
             let target = running.attempt.order.destination.get(rank.wanted_index(first + index));
             let is_filled = target.is_some_and(|target| match &rank.own_pieces {
-                None => self.pool.fill(*target, part),
-                Some(pieces) => self.pool.scatter(*target, pieces, part),
+                None => self.owner.fill(*target, part),
+                Some(pieces) => self.owner.scatter(*target, pieces, part),
             });
             debug_assert!(is_filled, "the order's blocks were checked when it was begun");
         }

@@ -82,21 +82,50 @@ impl BlockPool {
         let data = unsafe { self.base.add(slot * self.block_bytes) };
         Some(Segment { data, len: self.block_bytes })
     }
+}
+
+// SAFETY: blocks lie inside of the pool, whose extent `new` checked.
+unsafe impl BlockMemory for BlockPool {
+    fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    fn block(&self, id: i32) -> Option<Segment> {
+        BlockPool::block(self, id)
+    }
+}
+
+/// Where blocks lie, and what is read and written there.
+///
+/// # Safety
+/// What [`BlockMemory::block`] says of an id is that many bytes, valid for reads as long as the block
+/// is pinned, and for writes by nobody else as long as it is lent to a prefetch.
+pub unsafe trait BlockMemory: Send + Sync {
+    /// Bytes of one block.
+    fn block_bytes(&self) -> usize;
+
+    /// Where a block lies; `None` for an id that is none. As long as [`BlockMemory::block_bytes`].
+    fn block(&self, id: i32) -> Option<Segment>;
+
+    /// Whether there is that block.
+    fn contains(&self, id: i32) -> bool {
+        self.block(id).is_some()
+    }
 
     /// xxh3 of a block that is pinned.
-    pub fn checksum(&self, id: i32) -> Option<u64> {
+    fn checksum(&self, id: i32) -> Option<u64> {
         let block = self.block(id)?;
-        // SAFETY: inside of the pool, and nobody writes a pinned block, as `new` was promised.
+        // SAFETY: inside of the block, and nobody writes a pinned block, as the implementor promises.
         Some(xxh3_64(unsafe { std::slice::from_raw_parts(block.data, block.len) }))
     }
 
     /// Fills a block that is lent to a prefetch; `false` when it is not in the pool or `bytes` is
     /// not one block.
-    pub fn fill(&self, id: i32, bytes: &[u8]) -> bool {
+    fn fill(&self, id: i32, bytes: &[u8]) -> bool {
         let Some(block) = self.block(id).filter(|block| block.len == bytes.len()) else {
             return false;
         };
-        // SAFETY: inside of the pool, as long as `bytes`, and nobody else touches a lent block, as
+        // SAFETY: inside of the block, as long as `bytes`, and nobody else touches a lent block, as
         // `new` was promised; so `bytes`, a Rust slice, is not in it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.data, block.len) };
         true
@@ -104,13 +133,13 @@ impl BlockPool {
 
     /// Appends pieces of a block that is pinned to `out`; `false`, and nothing appended, when one of
     /// them is not in the pool. The caller sees to it that `out` has room.
-    pub fn gather(&self, id: i32, pieces: &[Range<usize>], out: &mut Vec<u8>) -> bool {
+    fn gather(&self, id: i32, pieces: &[Range<usize>], out: &mut Vec<u8>) -> bool {
         let is_inside =
-            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes;
+            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes();
         let Some(block) = self.block(id).filter(|_| pieces.iter().all(is_inside)) else {
             return false;
         };
-        // SAFETY: inside of the pool, and nobody writes a pinned block, as `new` was promised.
+        // SAFETY: inside of the block, and nobody writes a pinned block, as the implementor promises.
         let bytes = unsafe { std::slice::from_raw_parts(block.data, block.len) };
         pieces.iter().for_each(|piece| out.extend_from_slice(&bytes[piece.clone()]));
         true
@@ -118,9 +147,9 @@ impl BlockPool {
 
     /// Fills pieces of a block that is lent to a prefetch, one after the other; `false`, and nothing
     /// written, when one is not in the pool or `bytes` is not as long as all of them.
-    pub fn scatter(&self, id: i32, pieces: &[Range<usize>], bytes: &[u8]) -> bool {
+    fn scatter(&self, id: i32, pieces: &[Range<usize>], bytes: &[u8]) -> bool {
         let is_inside =
-            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes;
+            |piece: &Range<usize>| piece.start <= piece.end && piece.end <= self.block_bytes();
         let Some(block) = self.block(id).filter(|_| pieces.iter().all(is_inside)) else {
             return false;
         };
@@ -131,7 +160,7 @@ impl BlockPool {
         for piece in pieces {
             let (part, left) = rest.split_at(piece.len());
             // SAFETY: the piece is inside of the block and as long as `part`, and nobody else
-            // touches a lent block, as `new` was promised; so `part`, a Rust slice, is not in it.
+            // touches a lent block, as the implementor promises; so `part`, a Rust slice, is not in it.
             unsafe {
                 let target = block.data.add(piece.start);
                 std::ptr::copy_nonoverlapping(part.as_ptr(), target, part.len());
@@ -142,7 +171,7 @@ impl BlockPool {
     }
 
     /// Where a run of blocks lies, neighbours in memory joined; `None` when one is not in the pool.
-    pub fn segments(&self, ids: &[i32]) -> Option<Vec<Segment>> {
+    fn segments(&self, ids: &[i32]) -> Option<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::with_capacity(ids.len());
         for id in ids {
             let block = self.block(*id)?;

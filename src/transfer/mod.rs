@@ -13,11 +13,12 @@
 //! | `sources` | how far each rank that a fetch asks came |
 //! | `protocol`, `wire` | messages between the two sides, and their bytes |
 //! | `gate`, `session` | who is heard: proof, both ways, that a peer holds one of the host's keys |
-//! | `memory`, `cuda` | where blocks lie |
+//! | `block_owner`, `memory`, `cuda` | whose blocks are exchanged, and where they lie |
 //! | `reason` | closed lists of why something failed or was refused |
 //! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
 
 pub mod attempt;
+pub mod block_owner;
 pub mod block_part;
 pub mod cuda;
 mod destination;

@@ -1,5 +1,5 @@
-//! The source's side: serves requests for names, out of the reuse tree, with no request object of
-//! its own.
+//! The source's side: serves requests for names, out of the owner's blocks, with no request object
+//! of its own.
 //!
 //! Each request runs: validate, pin, answer, send run by run, unpin. Blocks are unpinned when their
 //! [`Serving`] is dropped, which happens once on every path, and never while the transport still
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::block_owner::{BlockOwner, Pinned};
 use super::block_part::{piece_bytes, BlockPart, BlockShape};
-use super::memory::BlockPool;
 use super::protocol::{
     Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable, MAX_BLOCKS_PER_RUN,
 };
@@ -25,8 +25,8 @@ use super::reason::RefuseReason;
 use super::state::Incarnation;
 use super::transport::{PeerId, Segment, Ticket, Transport};
 use super::wire::WireError;
-use crate::reuse::{BlockRange, Policy, ReuseTree};
-use crate::telemetry::nvtx::{Range, Step};
+use crate::reuse::Policy;
+use crate::telemetry::nvtx::{self, Step};
 use crate::telemetry::{log, Metrics};
 
 /// What makes a worker's rank itself, to its peers.
@@ -72,9 +72,7 @@ const MAX_TURNED_AWAY: usize = 16;
 /// Serves the blocks of one rank.
 pub struct Source {
     identity: Arc<Identity>,
-    tree: ReuseTree,
-    window: i32,
-    pool: BlockPool,
+    owner: Arc<dyn BlockOwner>,
     limits: SourceLimits,
     metrics: Arc<Metrics>,
     peers: HashMap<PeerId, PeerRecord>,
@@ -95,8 +93,8 @@ struct PeerRecord {
 
 /// One accepted request. Dropping it unpins its blocks.
 struct Serving {
-    /// The pin: held for its effect on the tree.
-    _range: BlockRange,
+    /// Held for its effect: the blocks stay what they are.
+    _pinned: Pinned,
     ids: Vec<i32>,
     /// Where the wanted part of a block lies; `None` for whole blocks.
     pieces: Option<Vec<Range<usize>>>,
@@ -121,20 +119,16 @@ struct Send {
 }
 
 impl Source {
-    /// A source of the blocks that `tree` holds in `window` and `pool` keeps.
+    /// A source of the owner's blocks.
     pub fn new(
         identity: Arc<Identity>,
-        tree: ReuseTree,
-        window: i32,
-        pool: BlockPool,
+        owner: Arc<dyn BlockOwner>,
         limits: SourceLimits,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             identity,
-            tree,
-            window,
-            pool,
+            owner,
             limits,
             metrics,
             peers: HashMap::new(),
@@ -184,34 +178,25 @@ impl Source {
         };
         let (skipped, step) = (request.skipped_blocks as usize, request.step as usize);
         let wanted = request.wanted_of(request.names.len());
-        let bytes = wanted * self.pool.block_bytes();
-        let range = Range::push_of_attempt(Step::Pin, key.sequence, bytes);
-        let pinned = self.tree.pin_named(self.window, &request.names, request.policy, None);
+        let bytes = wanted * self.owner.block_bytes();
+        let range = nvtx::Range::push_of_attempt(Step::Pin, key.sequence, bytes);
+        let pinned = self.owner.pin(&request.names, request.policy);
         drop(range);
-        let Ok(pinned) = pinned else {
+        let Ok(held) = pinned else {
             // No memory for the answer: later perhaps.
             self.refuse(transport, peer, key, RefuseReason::Busy);
             return;
         };
-        let Some(range) = pinned.range else {
-            let present = request.wanted_of(pinned.present).min(wanted - 1);
+        let Some(pinned) = held.pinned else {
+            let present = request.wanted_of(held.present).min(wanted - 1);
             self.answer_missing(transport, peer, key, present);
             return;
         };
-        // The tree may know blocks that are not in this memory: they cannot be sent.
-        let pool = &self.pool;
-        let (Ok(slots), Ok(block_hashes)) = (range.slots(), range.block_hashes()) else {
-            // No memory for the answer: later perhaps.
-            self.refuse(transport, peer, key, RefuseReason::Busy);
-            return;
-        };
-        // Memory is looked up by slot: a block that was offloaded and came back has another one.
-        let ids: Vec<i32> = slots
-            .map(|slot| i32::try_from(slot).unwrap_or(-1))
-            .skip(skipped)
-            .step_by(step)
-            .take_while(|id| pool.contains(*id))
-            .collect();
+        // The owner may know blocks that are not in this memory: they cannot be sent.
+        let blocks = pinned.blocks.iter().skip(skipped).step_by(step);
+        let blocks = blocks.take_while(|block| self.owner.contains(block.id));
+        let (ids, block_hashes): (Vec<i32>, Vec<u64>) =
+            blocks.map(|block| (block.id, block.block_hash)).unzip();
         let is_enough = match request.policy {
             Policy::Strict => ids.len() == wanted,
             Policy::BestEffort => !ids.is_empty(),
@@ -220,16 +205,15 @@ impl Source {
             self.answer_missing(transport, peer, key, ids.len());
             return;
         }
-        let block_hashes = block_hashes.skip(skipped).step_by(step).take(ids.len()).collect();
         let accepted = Message::Answer(key, Answer::Accepted { block_hashes });
         if transport.send_message(peer, accepted.encode()).is_err() {
-            // The peer is gone, which its own event says; `range` unpins here.
+            // The peer is gone, which its own event says; `pinned` unpins here.
             return;
         }
         self.metrics.source_requests_served.add(0, 1);
         let hold_ns = request.hold_time_ns.min(self.limits.hold_time_ns);
         let serving = Serving {
-            _range: range,
+            _pinned: pinned,
             ids,
             pieces,
             next_block: 0,
@@ -345,7 +329,7 @@ impl Source {
         if serving.is_stopped || left.is_empty() || serving.runs_in_flight == RUNS_IN_FLIGHT {
             return false;
         }
-        let block_bytes = serving.pieces.as_deref().map_or(self.pool.block_bytes(), piece_bytes);
+        let block_bytes = serving.pieces.as_deref().map_or(self.owner.block_bytes(), piece_bytes);
         let run_blocks = (RUN_BYTES / block_bytes).clamp(1, MAX_BLOCKS_PER_RUN).min(left.len());
         let bytes = run_blocks * block_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return false };
@@ -357,11 +341,11 @@ impl Source {
         let run = &left[..run_blocks];
         let mut parts = Vec::new();
         let sent = match &serving.pieces {
-            None => self.pool.segments(run).map(|segments| {
-                let checksums = run.iter().filter_map(|id| self.pool.checksum(*id)).collect();
+            None => self.owner.segments(run).map(|segments| {
+                let checksums = run.iter().filter_map(|id| self.owner.checksum(*id)).collect();
                 (segments, checksums)
             }),
-            Some(pieces) => cut(&self.pool, run, pieces, bytes, &mut parts),
+            Some(pieces) => cut(&*self.owner, run, pieces, bytes, &mut parts),
         };
         let Some((segments, checksums)) = sent else {
             // Checked when the request was accepted; without memory there is nothing to send.
@@ -498,14 +482,14 @@ impl Source {
 
 /// Copies the wanted parts of pinned blocks into `parts`: what is sent, and a checksum of each.
 fn cut(
-    pool: &BlockPool,
+    owner: &dyn BlockOwner,
     ids: &[i32],
     pieces: &[Range<usize>],
     bytes: usize,
     parts: &mut Vec<u8>,
 ) -> Option<(Vec<Segment>, Vec<u64>)> {
     parts.try_reserve_exact(bytes).ok()?;
-    if !ids.iter().all(|id| pool.gather(*id, pieces, parts)) {
+    if !ids.iter().all(|id| owner.gather(*id, pieces, parts)) {
         return None;
     }
     let checksums = parts.chunks_exact(piece_bytes(pieces)).map(xxh3_64).collect();

@@ -186,6 +186,19 @@ impl Sources {
         self.ranks.iter().find(|rank| rank.peer == peer)
     }
 
+    /// How many blocks a rank knows by another hash than this side, whose hashes of the wanted
+    /// blocks are `own`. Blocks of which several ranks have parts are the first one's to tell.
+    pub fn foreign_hashes(&self, peer: PeerId, own: &[u64], theirs: &[u64]) -> usize {
+        let dealt = |rank: &Source| (rank.first, rank.stride);
+        let Some(of_peer) = self.of(peer) else { return 0 };
+        let first = self.ranks.iter().find(|rank| dealt(rank) == dealt(of_peer));
+        if first.is_some_and(|first| first.peer != peer) {
+            return 0;
+        }
+        let own = own.iter().skip(of_peer.first).step_by(of_peer.stride);
+        own.zip(theirs).filter(|(own, theirs)| own != theirs).count()
+    }
+
     fn of_mut(&mut self, peer: PeerId) -> Option<&mut Source> {
         self.ranks.iter_mut().find(|rank| rank.peer == peer)
     }
@@ -321,6 +334,17 @@ mod tests {
         assert!(sources.announced(PeerId(2), 1, 2));
         sources.moved(PeerId(2), 2);
         assert_eq!((sources.take_whole(), sources.take_whole()), (3, 0));
+    }
+
+    #[test]
+    fn foreign_hashes_are_counted_once_for_each_block() {
+        let alike = Sources::new(vec![source(1, 0, 1), source(2, 0, 1)], WANTED, Policy::Strict);
+        assert_eq!(alike.foreign_hashes(PeerId(1), &[1, 2, 3, 4, 5], &[1, 0, 3, 0]), 2);
+        assert_eq!(alike.foreign_hashes(PeerId(2), &[1, 2, 3, 4, 5], &[1, 0, 3, 0]), 0);
+        assert_eq!(alike.foreign_hashes(PeerId(3), &[1, 2, 3, 4, 5], &[0]), 0);
+        let dealt = two_that_deal(Policy::Strict);
+        assert_eq!(dealt.foreign_hashes(PeerId(1), &[1, 2, 3, 4, 5], &[2, 0]), 1);
+        assert_eq!(dealt.foreign_hashes(PeerId(2), &[1, 2, 3, 4, 5], &[0, 3, 0]), 2);
     }
 
     #[test]

@@ -14,12 +14,12 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, RwLock};
 
 use super::attempt::{Attempt, HintRelation, Order, Report};
+use super::block_owner::{Allocation, BlockOwner, OwnerError};
 use super::block_part::BlockShape;
 use super::destination::{end_without_transport, Destination, Lent};
 use super::driver::{Command, Driver, Mailbox};
 use super::http::server::{Language, ServedState, StateServer};
 use super::layout::{self, CacheLayout, ParallelLayout};
-use super::memory::BlockPool;
 use super::metadata::MetadataService;
 use super::prefetch::{Deadlines, Outcome, Prefetch, State as PrefetchState, QUIESCE_GRACE_NS};
 use super::protocol::MAX_BLOCKS_PER_REQUEST;
@@ -32,12 +32,13 @@ use super::transport::Transport;
 use crate::clock::Clock;
 use crate::plan::{AddressBounds, AllowList, AllowListError, Endpoint};
 use crate::poison::Poison;
-use crate::reuse::{Policy, ReuseTree, Sequence};
+use crate::reuse::{Policy, Sequence};
 use crate::telemetry::attempts::AttemptTrace;
 use crate::telemetry::transfer_gauges::TransferGauges;
 use crate::telemetry::Metrics;
 
 pub use super::attempt::{HintCheck, Origin};
+pub use super::block_owner::TreeAndPool;
 pub use super::destination::DestinationLimits;
 pub use super::driver::Status;
 pub use super::source::SourceLimits;
@@ -52,12 +53,8 @@ pub struct TransceiverConfig {
     pub cache: CacheLayout,
     /// How the worker's ranks share the model.
     pub parallel: ParallelLayout,
-    /// The blocks that it serves.
-    pub tree: ReuseTree,
-    /// The attention window whose blocks are exchanged.
-    pub window: i32,
-    /// Where blocks lie.
-    pub pool: BlockPool,
+    /// Whose blocks it serves and fills: [`TreeAndPool`], or a host's own.
+    pub owner: Arc<dyn BlockOwner>,
     /// What it allows others.
     pub source_limits: SourceLimits,
     /// What it allows itself.
@@ -84,13 +81,13 @@ pub enum CreateError {
     /// A value of the layouts cannot be.
     #[error("the layout's {0} cannot be: compare it with the model's configuration")]
     Layout(&'static str),
-    /// The tree cuts sequences differently.
-    #[error("the layout says {layout} tokens per block, the tree {tree}")]
+    /// The owner of blocks cuts sequences differently.
+    #[error("the layout says {layout} tokens per block, the owner of blocks {owner}")]
     TokensPerBlock {
         /// The layout's.
         layout: u32,
-        /// The tree's.
-        tree: usize,
+        /// The owner's.
+        owner: usize,
     },
     /// The rank is outside of the worker.
     #[error("rank {rank} is outside of the worker's {rank_count} ranks")]
@@ -177,6 +174,9 @@ pub enum BeginError {
     /// A destination block belongs to another prefetch that is not quiesced.
     #[error("a destination block still belongs to another prefetch: wait until that is quiesced")]
     DestinationInUse,
+    /// The owner has no blocks to set aside.
+    #[error("the owner of blocks has none free now: try again later")]
+    NoBlocks,
     /// Too many prefetches, or too many blocks.
     #[error("a limit is reached: too many prefetches at once, or too many blocks in one")]
     Limit,
@@ -209,7 +209,7 @@ pub struct Transceiver {
     tokens_per_block: usize,
     /// This rank among those that deal blocks out in turn, and how many they are.
     context: (usize, usize),
-    pool: BlockPool,
+    owner: Arc<dyn BlockOwner>,
     max_prefetches: usize,
     transport_name: &'static str,
     rank_entry: Arc<Vec<u8>>,
@@ -243,7 +243,7 @@ impl Transceiver {
             incarnation,
             transport: transport.name().to_owned(),
             address: transport.address().to_vec(),
-            block_bytes: config.pool.block_bytes() as u64,
+            block_bytes: config.owner.block_bytes() as u64,
         };
         let own_state = State {
             namespace: config.namespace.clone(),
@@ -278,9 +278,7 @@ impl Transceiver {
             transport,
             source: Source::new(
                 Arc::clone(&identity),
-                config.tree,
-                config.window,
-                config.pool,
+                Arc::clone(&config.owner),
                 config.source_limits,
                 Arc::clone(&metrics),
             ),
@@ -289,7 +287,7 @@ impl Transceiver {
                 config.cache,
                 config.parallel,
                 config.rank,
-                config.pool,
+                Arc::clone(&config.owner),
                 config.destination_limits,
                 Arc::clone(&allow_list),
                 Arc::clone(&metrics),
@@ -314,7 +312,7 @@ impl Transceiver {
             namespace: config.namespace,
             tokens_per_block,
             context,
-            pool: config.pool,
+            owner: config.owner,
             max_prefetches: config.max_prefetches,
             transport_name,
             rank_entry,
@@ -407,13 +405,22 @@ impl Transceiver {
         self.lent.lock().attempts
     }
 
+    /// Has the owner set blocks aside for an order that names none.
+    pub fn set_aside(&self, order: &FetchOrder<'_>) -> Result<Allocation, BeginError> {
+        let (wanted, _) = self.wanted_blocks(order, usize::MAX)?;
+        Allocation::new(&self.owner, wanted.count).map_err(|error| match error {
+            OwnerError::Busy => BeginError::NoBlocks,
+            OwnerError::Unsupported => BeginError::BadDestination,
+        })
+    }
+
     /// Begins to fetch blocks. Does not wait for anything.
     pub fn begin(&self, order: &FetchOrder<'_>) -> Result<PrefetchHandle, BeginError> {
         let sequence = order.sequence;
         if sequence.tokens_per_block() != self.tokens_per_block {
             return Err(BeginError::TokensPerBlock);
         }
-        let (wanted, covered_blocks) = self.wanted_blocks(order)?;
+        let (wanted, covered_blocks) = self.wanted_blocks(order, order.destination.len())?;
         let end = wanted.first + (wanted.count - 1) * wanted.step + 1;
         let hint = order.hint.map_or(HintRelation::Unknown, |(blocks, last_hash)| {
             HintRelation::new(sequence.block_hashes(), blocks, last_hash)
@@ -431,7 +438,7 @@ impl Transceiver {
         let requested = wanted.count as u32;
         let (mut prefetch, _) = Prefetch::begin(now_ns, requested, order.policy, order.deadlines);
         let number = self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        let bytes = destination.len() as u64 * self.pool.block_bytes() as u64;
+        let bytes = destination.len() as u64 * self.owner.block_bytes() as u64;
         prefetch.shown_by(AttemptTrace::begin(&self.metrics, number, bytes, now_ns));
         let hold_margin_ns = 2 * QUIESCE_GRACE_NS;
         let attempt = Arc::new(Attempt::new(
@@ -469,8 +476,13 @@ impl Transceiver {
         Ok(PrefetchHandle { attempt, mailbox, clock: Arc::clone(&self.clock) })
     }
 
-    /// Which blocks the bounds leave to fetch, and the prefix that is covered when all are here.
-    fn wanted_blocks(&self, order: &FetchOrder<'_>) -> Result<(Wanted, usize), BeginError> {
+    /// Which blocks the bounds leave to fetch, where there is room for so many, and the prefix that
+    /// is covered when all are here.
+    fn wanted_blocks(
+        &self,
+        order: &FetchOrder<'_>,
+        room: usize,
+    ) -> Result<(Wanted, usize), BeginError> {
         let token_count = order.sequence.token_count();
         let usable_tokens = match order.max_tokens {
             // A context request computes at least its last token itself.
@@ -490,7 +502,7 @@ impl Transceiver {
         if end > MAX_BLOCKS_PER_REQUEST {
             return Err(BeginError::Limit);
         }
-        match (order.policy, order.destination.len()) {
+        match (order.policy, room) {
             (_, room) if room >= count => Ok((Wanted { first, step, count }, end)),
             (Policy::BestEffort, room) if room > 0 => {
                 Ok((Wanted { first, step, count: room }, first + room * step))
@@ -507,7 +519,7 @@ impl Transceiver {
         }
         lent.blocks.try_reserve(destination.len())?;
         for (index, id) in destination.iter().enumerate() {
-            let refusal = if !self.pool.contains(*id) {
+            let refusal = if !self.owner.contains(*id) {
                 Some(BeginError::BadDestination)
             } else if lent.blocks.contains(id) {
                 let is_repeated = destination[..index].contains(id);
@@ -562,9 +574,9 @@ fn check(config: &TransceiverConfig) -> Result<(), CreateError> {
             "layers per pipeline rank (they are all layers, in order)",
         ));
     }
-    let tree = config.tree.tokens_per_block();
-    if tokens_per_block as usize != tree {
-        return Err(CreateError::TokensPerBlock { layout: tokens_per_block, tree });
+    let owner = config.owner.tokens_per_block();
+    if tokens_per_block as usize != owner {
+        return Err(CreateError::TokensPerBlock { layout: tokens_per_block, owner });
     }
     Ok(())
 }
@@ -576,7 +588,7 @@ fn own_shape(config: &TransceiverConfig) -> Option<BlockShape> {
     let layers = layers.get(place.pipeline as usize)?.clone();
     let shape = BlockShape::new(&config.cache, layers)?;
     // With anything in between, it is not known where heads lie.
-    (shape.block_bytes() == config.pool.block_bytes()).then_some(shape)
+    (shape.block_bytes() == config.owner.block_bytes()).then_some(shape)
 }
 
 /// The host's hold on one attempt. Dropping it cancels; blocks are not written afterwards.
@@ -600,6 +612,13 @@ impl PrefetchHandle {
     /// Whether no access to the destination blocks is possible any more.
     pub fn is_quiesced(&self) -> bool {
         self.attempt.is_quiesced()
+    }
+
+    /// Commits what was claimed to the owner that set it aside; the rest goes back as it is.
+    pub fn commit(&self, mut allocation: Allocation, blocks: u32) {
+        let order = &self.attempt.order;
+        let Wanted { first, step, .. } = order.wanted;
+        allocation.commit(&order.names, first, step, blocks as usize);
     }
 
     /// How it went so far.

@@ -19,7 +19,7 @@ use kvhints::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use kvhints::transfer::state::{Incarnation, State};
 use kvhints::transfer::transceiver::{
     BeginError, DestinationLimits, FetchOrder, Origin, PrefetchHandle, SourceLimits, Surroundings,
-    Transceiver, TransceiverConfig,
+    Transceiver, TransceiverConfig, TreeAndPool,
 };
 use kvhints::transfer::transport::{
     DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
@@ -139,9 +139,7 @@ impl Worker {
             namespace: NAMESPACE.to_vec(),
             cache: setup.cache,
             parallel: setup.parallel,
-            tree: tree.clone(),
-            window: 0,
-            pool,
+            owner: Arc::new(TreeAndPool { tree: tree.clone(), window: 0, pool }),
             source_limits: setup.source_limits,
             destination_limits: setup.destination_limits,
             max_prefetches: setup.max_prefetches,
