@@ -452,7 +452,9 @@ typedef struct kvh_error kvh_error_t;
 // Named keys for signed hints. A context that has a ring trusts a hint over HTTP only if the hint's
 // "auth" is a signature by one of the ring's keys. Every call may be made from any thread, also
 // while hints are judged: add a key before its first signer uses it, remove it when its last hint
-// has expired. Several contexts may share a ring; it is kept as long as one of them is there.
+// has expired. Transceivers may have a ring too, with the keys of their peers (peer_keys): a key that
+// is removed begins no more sessions, and those that it began go on. Several contexts and transceivers
+// may share a ring; it is kept as long as one of them is there.
 typedef struct kvh_key_ring kvh_key_ring_t;
 
 // Ranks inside one process, each used by a thread of its own.
@@ -2400,7 +2402,7 @@ kvh_status_t kvh_block_owner_create(const kvh_block_owner_ops_t *ops,
 void kvh_block_owner_destroy(kvh_block_owner_t *owner);
 
 // Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
-// tree and hub may go first. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
+// tree, hub, key ring and block owner may go first. With params->block_owner `tree` is NULL. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
 // KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
 // started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
 KVH_MUST_USE

@@ -16,7 +16,9 @@ use std::sync::Arc;
 /// Named keys for signed hints. A context that has a ring trusts a hint over HTTP only if the hint's
 /// "auth" is a signature by one of the ring's keys. Every call may be made from any thread, also
 /// while hints are judged: add a key before its first signer uses it, remove it when its last hint
-/// has expired. Several contexts may share a ring; it is kept as long as one of them is there.
+/// has expired. Transceivers may have a ring too, with the keys of their peers (peer_keys): a key that
+/// is removed begins no more sessions, and those that it began go on. Several contexts and transceivers
+/// may share a ring; it is kept as long as one of them is there.
 pub struct kvh_key_ring_t {
     _opaque: [u8; 0],
 }
