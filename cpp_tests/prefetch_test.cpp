@@ -287,6 +287,22 @@ TEST_F(PrefetchTest, WhatCannotBeBegunIsRefused) {
   EXPECT_EQ(kvh_prefetch_begin(destination.transceiver.get(), &chosen, nullptr), KVH_ERR_INVALID_ARGUMENT);
 }
 
+TEST_F(PrefetchTest, BlocksOnALeaseAndBlocksOfTheTreeAreBusy) {
+  const Sequence wanted = sequence(8);
+  source.hold(wanted.get(), {0, 1});
+  const std::vector<int32_t> places = {20, 21};
+  const Prefetch prefetch = begin(params(wanted.get(), places));
+  EXPECT_EQ(outcome(prefetch.get()).kind, KVH_OUTCOME_DELIVERED);
+  EXPECT_EQ(refusal(params(wanted.get(), places)), KVH_BUSY) << "on a lease";
+  size_t blocks = 0;
+  EXPECT_EQ(kvh_prefetch_claim(prefetch.get(), &blocks), KVH_OK);
+  begin(params(wanted.get(), places)).reset();
+  settles(destination);
+  const Sequence own = sequence(8, 1000);
+  destination.hold(own.get(), {20, 21});
+  EXPECT_EQ(refusal(params(wanted.get(), places)), KVH_BUSY) << "in the tree";
+}
+
 TEST_F(PrefetchTest, NullPrefetchesAreRefused) {
   uint32_t state = 0;
   size_t blocks = 0;

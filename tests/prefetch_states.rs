@@ -3,7 +3,7 @@
 
 use kvhints::reuse::Policy;
 use kvhints::transfer::prefetch::{
-    Action, Deadlines, Event, Outcome, Prefetch, State, QUIESCE_GRACE_NS,
+    Action, Deadlines, Event, LeaseEnd, Outcome, Prefetch, State, QUIESCE_GRACE_NS,
 };
 use kvhints::transfer::reason::FailReason;
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn blocks_that_nobody_claims_are_abandoned_and_stay_delivered() {
     assert!(!prefetch.claim(DEADLINES.abandonment_ns));
     assert_eq!(prefetch.state(), State::ContextInit);
     assert_eq!(prefetch.outcome(), Some(Outcome::Delivered { blocks: 1 }));
-    assert!(!prefetch.is_claimed());
+    assert_eq!(prefetch.lease_end(), Some(LeaseEnd::Abandoned));
 }
 
 #[test]
@@ -127,6 +127,151 @@ fn a_source_that_contradicts_itself_is_believed_nothing() {
     }
 }
 
+#[test]
+fn a_claim_that_comes_too_early_or_too_late_changes_nothing() {
+    let mut prefetch = begun(1, Policy::Strict);
+    assert!(!prefetch.claim(DEADLINES.metadata_ns), "too early, and after a deadline");
+    assert_eq!((prefetch.state(), prefetch.outcome()), (State::PrefetchInit, None));
+    prefetch.handle(DEADLINES.metadata_ns, Event::Tick);
+    assert_eq!(prefetch.outcome(), Some(Outcome::Failed(FailReason::MetadataTimeout)));
+    assert!(!prefetch.claim(DEADLINES.metadata_ns + 1));
+    assert_eq!(prefetch.lease_end(), None);
+}
+
+/// A machine, and what the world outside of it knows.
+struct Walk {
+    policy: Policy,
+    prefetch: Prefetch,
+    /// All that it was told.
+    path: Vec<(u64, Event)>,
+    now_ns: u64,
+    receiving: Vec<u32>,
+    committing: Vec<u32>,
+}
+
+/// From which state to which, and with which outcome.
+type Exits = std::collections::BTreeMap<(u32, u32, &'static str), u64>;
+
+impl Clone for Walk {
+    /// A machine is not copied: another one is told the same.
+    fn clone(&self) -> Self {
+        let mut prefetch = begun(2, self.policy);
+        for (now_ns, event) in &self.path {
+            prefetch.handle(*now_ns, *event);
+        }
+        Self {
+            policy: self.policy,
+            prefetch,
+            path: self.path.clone(),
+            now_ns: self.now_ns,
+            receiving: self.receiving.clone(),
+            committing: self.committing.clone(),
+        }
+    }
+}
+
+impl Walk {
+    fn outcome_name(&self) -> &'static str {
+        match self.prefetch.outcome() {
+            None => "none",
+            Some(Outcome::Delivered { .. }) => "delivered",
+            Some(Outcome::ContentMiss) => "missed",
+            Some(Outcome::Failed(_)) => "failed",
+            Some(Outcome::Cancelled) => "cancelled",
+        }
+    }
+
+    /// One event; `false` when it cannot happen, because only what was started ends.
+    fn step(&mut self, passed_ns: u64, mut event: Event, exits: &mut Exits) -> bool {
+        let ending = match &mut event {
+            Event::Received { blocks, .. } => Some((blocks, &mut self.receiving)),
+            Event::Committed { blocks } => Some((blocks, &mut self.committing)),
+            _ => None,
+        };
+        if let Some((blocks, started)) = ending {
+            let Some(begun) = started.pop() else { return false };
+            *blocks = begun;
+        }
+        self.now_ns += passed_ns;
+        self.path.push((self.now_ns, event));
+        let (state, outcome) = (self.prefetch.state(), self.prefetch.outcome());
+        for action in self.prefetch.handle(self.now_ns, event) {
+            match (action, event) {
+                (Action::Receive, Event::Announced { blocks, .. }) => self.receiving.push(blocks),
+                (Action::Commit, Event::Received { blocks, .. }) => {
+                    assert_eq!(outcome, None, "nothing is written after the end");
+                    self.committing.push(blocks);
+                }
+                _ => {}
+            }
+        }
+        let is_idle = self.receiving.is_empty() && self.committing.is_empty();
+        assert_eq!(self.prefetch.is_quiesced(), self.prefetch.outcome().is_some() && is_idle);
+        assert!(outcome.is_none() || self.prefetch.outcome() == outcome, "an outcome stays");
+        if self.prefetch.state() != state {
+            let exit = (state as u32, self.prefetch.state() as u32, self.outcome_name());
+            *exits.entry(exit).or_insert(0) += 1;
+        }
+        true
+    }
+
+    fn explore(&self, depth: u32, exits: &mut Exits) {
+        const EVENTS: [(u64, Event); 12] = [
+            (0, Event::MetadataReady),
+            (0, Event::Failed(FailReason::PeerGone)),
+            (0, Event::Accepted { present: 2 }),
+            (0, Event::Accepted { present: 1 }),
+            (0, Event::Missing { present: 1 }),
+            (0, Event::Announced { first_block: 0, blocks: 2 }),
+            (0, Event::Announced { first_block: 0, blocks: 1 }),
+            (0, Event::Received { blocks: 1, verdict: Ok(()) }),
+            (0, Event::Received { blocks: 1, verdict: Err(FailReason::Corrupted) }),
+            (0, Event::Committed { blocks: 1 }),
+            (0, Event::Cancel),
+            (DEADLINES.abandonment_ns, Event::Tick),
+        ];
+        for (passed_ns, event) in EVENTS {
+            let mut next = self.clone();
+            // What is over stays so: one more event is enough to see it.
+            let left = if self.prefetch.is_over() { 0 } else { depth };
+            if next.step(passed_ns, event, exits) && left > 0 {
+                next.explore(left - 1, exits);
+            }
+        }
+    }
+}
+
+/// Every event in every state, to a depth that reaches every exit: which exits there are, and what the
+/// machine may never do.
+#[test]
+fn the_machine_has_these_exits_and_no_others() {
+    let mut exits = Exits::new();
+    for policy in [Policy::Strict, Policy::BestEffort] {
+        let prefetch = begun(2, policy);
+        let walk = Walk {
+            policy,
+            prefetch,
+            path: Vec::new(),
+            now_ns: 0,
+            receiving: Vec::new(),
+            committing: Vec::new(),
+        };
+        walk.explore(6, &mut exits);
+    }
+    let found: Vec<_> = exits.keys().copied().collect();
+    let expected = [
+        (1, 0, "cancelled"),
+        (1, 0, "failed"),
+        (1, 2, "none"),
+        (2, 0, "cancelled"),
+        (2, 0, "failed"),
+        (2, 0, "missed"),
+        (2, 3, "delivered"),
+        (3, 0, "delivered"),
+    ];
+    assert_eq!(found, expected, "{exits:?}");
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let small = 0u32..6;
     prop_oneof![
@@ -192,6 +337,7 @@ proptest! {
                     },
                 };
                 let outcome_before = prefetch.outcome();
+                let (state_before, spent_before) = (prefetch.state(), prefetch.progress().spent_ns);
                 let actions = prefetch.handle(now_ns, event);
                 for action in actions {
                     match (action, event) {
@@ -215,6 +361,13 @@ proptest! {
                         (Action::Disconnect, _) => prop_assert!(!world.receiving.is_empty()),
                         (action, event) => prop_assert!(false, "{action:?} for {event:?}"),
                     }
+                }
+                for index in 0..3 {
+                    // Time is noted when a state is left, and at no other moment.
+                    let is_left = state_before.timed_index() == Some(index)
+                        && prefetch.state() != state_before;
+                    let spent = prefetch.progress().spent_ns[index];
+                    prop_assert!(is_left || spent == spent_before[index]);
                 }
                 if outcome_before.is_some() {
                     prop_assert_eq!(prefetch.outcome(), outcome_before, "an outcome stays");

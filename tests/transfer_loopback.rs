@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvhints::reuse::{Evicted, Policy};
 use kvhints::transfer::loopback::LoopbackHub;
-use kvhints::transfer::prefetch::{Deadlines, Outcome, State};
+use kvhints::transfer::prefetch::{Deadlines, LeaseEnd, Outcome, State};
 use kvhints::transfer::reason::{FailReason, RefuseReason};
 use kvhints::transfer::state::{Incarnation, State as WorkerState};
 use kvhints::transfer::transceiver::{
@@ -126,6 +126,53 @@ fn a_context_request_leaves_its_last_token_and_a_hint_bounds_the_range() {
         assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
         assert_eq!(handle.report().hint_check, expected);
     }
+    source.settles();
+    destination.settles();
+}
+
+#[test]
+fn a_short_prompt_is_fetched_in_its_one_partial_block() {
+    let (source, destination) = two();
+    let short = sequence_of(&[1, 2, 3], None);
+    source.hold(&short, &[0]);
+    let handle = destination.begin(&source, &short, &[5], Policy::Strict).unwrap();
+    assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 1 });
+    assert!(destination.has(5, 0));
+    assert_eq!(handle.token_end(1, TOKENS_PER_BLOCK), 3);
+    assert_eq!(handle.claim(), Some(1));
+    assert_eq!(destination.tree.store(0, &short, 0, &[5]).unwrap(), [Some(5)]);
+    // Names decide: neither a longer nor another block stands in for it.
+    for other in [&[1, 2, 3, 4][..], &[1, 2], &[1, 2, 4]] {
+        let wanted = sequence_of(other, None);
+        let handle = destination.begin(&source, &wanted, &[6], Policy::Strict).unwrap();
+        assert_eq!(outcome(&handle), Outcome::ContentMiss, "{other:?}");
+    }
+    source.settles();
+    destination.settles();
+}
+
+#[test]
+fn the_short_last_block_comes_along_where_there_is_room_for_it() {
+    let (source, destination) = two();
+    let wanted = sequence_of(&[1, 2, 3, 4, 5, 6, 7, 8, 9], None);
+    source.hold(&wanted, &[0, 1, 2]);
+    let cases = [
+        (&[5, 6][..], Policy::Strict, 2, 8),
+        (&[5, 6, 7], Policy::Strict, 3, 9),
+        (&[5], Policy::BestEffort, 1, 4),
+        (&[5, 6, 7, 8], Policy::BestEffort, 3, 9),
+    ];
+    for (places, policy, blocks, token_end) in cases {
+        let handle = destination.begin(&source, &wanted, places, policy).unwrap();
+        assert_eq!(outcome(&handle), Outcome::Delivered { blocks });
+        assert_eq!(handle.token_end(blocks, TOKENS_PER_BLOCK), token_end);
+        assert!((0..blocks as usize).all(|index| destination.has(places[index], index)));
+    }
+    source.settles();
+    assert_eq!(source.tree.evict(0, 2).unwrap(), Evicted::Left { blocks: 1 });
+    let begin = |policy| destination.begin(&source, &wanted, &[5, 6, 7], policy).unwrap();
+    assert_eq!(outcome(&begin(Policy::Strict)), Outcome::ContentMiss);
+    assert_eq!(outcome(&begin(Policy::BestEffort)), Outcome::Delivered { blocks: 2 });
     source.settles();
     destination.settles();
 }
@@ -255,7 +302,9 @@ fn bad_orders_are_refused_and_lend_nothing() {
     assert_eq!(begin(&[5], Policy::Strict), Some(BeginError::BadDestination));
     assert_eq!(begin(&[], Policy::BestEffort), Some(BeginError::BadDestination));
     let short = sequence_of(&[1, 2, 3], None);
-    let nothing = destination.begin(&source, &short, &[5], Policy::Strict).err();
+    let context =
+        FetchOrder { max_tokens: 0, ..order(source.origin(), &short, &[5], Policy::Strict) };
+    let nothing = destination.begin_order(&context).err();
     assert_eq!(nothing, Some(BeginError::NothingToFetch));
     assert_eq!(destination.transceiver.prefetches_in_flight(), 0);
 
@@ -283,6 +332,53 @@ fn a_block_belongs_to_one_prefetch_at_a_time() {
     Mischief::set(&mischief.holds_data, false);
     assert_eq!(outcome(&first), Outcome::Delivered { blocks: 2 });
     assert_eq!(outcome(&second), Outcome::Delivered { blocks: 2 });
+    destination.settles();
+    source.settles();
+}
+
+#[test]
+fn delivered_blocks_are_leased_until_somebody_claims_them_or_nobody_does_in_time() {
+    let (source, destination) = two();
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    let begin = || destination.begin(&source, &wanted, &[5, 6], Policy::Strict);
+    let handle = begin().unwrap();
+    assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+    assert_eq!(begin().err(), Some(BeginError::DestinationInUse), "on a lease");
+    assert_eq!(destination.transceiver.prefetches_in_flight(), 0, "and not in flight");
+    assert_eq!(handle.claim(), Some(2));
+    assert_eq!(handle.lease_end(), Some(LeaseEnd::Claimed));
+    // A handle that lives but is not looked at: the thread ends the lease.
+    let handle = begin().unwrap();
+    assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+    destination.clock.pass(Deadlines::default().abandonment_ns);
+    wait_until("the end of the lease", || destination.transceiver.blocks_lent() == 0);
+    assert_eq!(handle.lease_end(), Some(LeaseEnd::Abandoned));
+    assert_eq!(handle.claim(), None);
+    drop(begin().unwrap());
+    destination.settles();
+    source.settles();
+}
+
+#[test]
+fn a_block_that_the_tree_holds_is_not_written() {
+    let mischief = Arc::new(Mischief::default());
+    let setup = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let (source, destination) = workers(Setup::default(), setup);
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    let own = sequence(3, 500);
+    destination.hold(&own, &[5, 6, 7]);
+    let begin = |ids: &[i32]| destination.begin(&source, &wanted, ids, Policy::Strict);
+    assert_eq!(begin(&[9, 6]).err(), Some(BeginError::DestinationHeld));
+    // Out of the tree, but somebody may still read it.
+    let (_, pin) = destination.tree.match_and_pin(0, &own, 12, None).unwrap();
+    destination.tree.reset();
+    assert_eq!(begin(&[9, 6]).err(), Some(BeginError::DestinationHeld));
+    drop(pin);
+    let handle = begin(&[9, 6]).unwrap();
+    assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+    assert_eq!(destination.metrics.prefetches_accepted.get(0), 1, "refusals begin nothing");
     destination.settles();
     source.settles();
 }

@@ -85,6 +85,7 @@ fn small_blocks_partial_hits_and_misses() {
     let handle = destination.begin(&source, &wanted, &places, Policy::BestEffort).unwrap();
     assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 4 });
     assert!((0..4).all(|index| destination.has(10 + index, index as usize)));
+    assert_eq!(handle.claim(), Some(4));
     let handle = destination.begin(&source, &wanted, &places, Policy::Strict).unwrap();
     assert_eq!(outcome(&handle), Outcome::ContentMiss);
     source.settles();

@@ -30,10 +30,11 @@ use crate::transfer::WireError;
 /// One attempt to fetch blocks of a request from another worker. It is begun, polled, and claimed
 /// when it delivered; whatever goes wrong, the request goes on as if there had been no hint.
 ///
-/// The blocks given to kvh_prefetch_begin are fresh ones that nobody else uses. They are lent until
-/// the prefetch is quiesced, and may be in any state after any outcome but "delivered". After that
-/// one they hold the fetched blocks; kvh_reuse_tree_store makes them visible to others. All calls
-/// but destroy may be made concurrently, and none waits.
+/// The blocks given to kvh_prefetch_begin are fresh ones that nobody else uses and that no reuse tree
+/// holds. They are lent until the prefetch is quiesced, and may be in any state after any outcome but
+/// "delivered". After that one they hold the fetched blocks and stay lent until they are claimed,
+/// cancelled, destroyed with the prefetch, or the abandonment deadline passes; kvh_reuse_tree_store
+/// makes them visible to others. All calls but destroy may be made concurrently, and none waits.
 pub struct kvh_prefetch_t {
     _opaque: [u8; 0],
 }
@@ -139,7 +140,9 @@ pub struct kvh_prefetch_params_t {
     pub source_state: kvh_bytes_t,
     /// Leading full blocks that are here already: only those after them are fetched.
     pub first_block: usize,
-    /// Tokens that may be fetched, from the first; 0: all but the last one (a context request).
+    /// Tokens that may be fetched, from the first; 0: all but the last one (a context request). Only
+    /// full blocks are, and the sequence's short last one if all tokens may be and block_ids has a
+    /// block for it.
     pub max_tokens: usize,
     /// Where this rank's blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t.
     /// Of n context parallel ranks, rank r has the blocks whose position leaves r when divided by n.
@@ -231,7 +234,9 @@ impl From<BeginError> for kvh_status {
         match error {
             BeginError::NothingToFetch => KVH_NOT_FOUND,
             BeginError::TokensPerBlock | BeginError::BadDestination => KVH_ERR_INVALID_ARGUMENT,
-            BeginError::DestinationInUse | BeginError::NoBlocks => KVH_BUSY,
+            BeginError::DestinationInUse | BeginError::DestinationHeld | BeginError::NoBlocks => {
+                KVH_BUSY
+            }
             BeginError::Limit => KVH_ERR_LIMIT,
             BeginError::NoMemory => KVH_ERR_NO_MEMORY,
             BeginError::Closed => KVH_ERR_STATE,
@@ -275,7 +280,7 @@ unsafe fn fetch_of<'a>(plan: *const kvh_plan_t) -> Result<Option<&'a NamedFetch>
 
 /// Begins to fetch blocks. KVH_NOT_FOUND: nothing to fetch: the plan is no named fetch, or
 /// everything within the bounds is here already. KVH_BUSY: a block still belongs to another
-/// prefetch. KVH_ERR_LIMIT: too many prefetches or blocks at once. KVH_ERR_INVALID_ARGUMENT:
+/// prefetch, or is held by the reuse tree. KVH_ERR_LIMIT: too many prefetches or blocks at once. KVH_ERR_INVALID_ARGUMENT:
 /// neither plan nor state, a state that cannot be read, blocks that are not distinct and in the
 /// pool, too few of them under KVH_RANGE_STRICT, or a sequence with other tokens per block. What
 /// goes wrong later is an outcome. Destroy the prefetch with kvh_prefetch_destroy.

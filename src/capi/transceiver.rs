@@ -508,6 +508,7 @@ unsafe fn create(
             requests: or_default(params.max_requests as usize, source.requests),
             bytes_in_flight: bytes(params.max_bytes_in_flight, source.bytes_in_flight),
             hold_time_ns: or_default(params.max_hold_time_ns, source.hold_time_ns),
+            ..source
         },
         destination_limits: DestinationLimits {
             connections: or_default(params.max_sources as usize, destination.connections),

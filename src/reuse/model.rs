@@ -11,7 +11,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{thread, Config, Runner};
 
 use super::core::Core;
-use super::node::{BlockFacts, Info, Node, NodeFacts, Tier, FULL, ORIGIN};
+use super::node::{BlockFacts, Info, Node, NodeFacts, Tier, ORIGIN};
 use super::tree::{
     Evicted, NoObserver, Policy, RangeRequest, ReuseTree, ReuseTreeConfig, WINDOW_FULL,
 };
@@ -249,7 +249,7 @@ fn store_and_read(order: fn(&Node, &BlockFacts)) {
     let writer = Arc::clone(&node);
     let storing = thread::spawn(move || {
         writer.fill(&NodeFacts { name: Name([7; 32]), parent: ORIGIN, position: 0 });
-        order(&writer, &BlockFacts { id: 3, hash: 9, info: Info::new(4, FULL) });
+        order(&writer, &BlockFacts { id: 3, hash: 9, info: Info::new(4, 0) });
     });
     let word = loop {
         let word = node.word();

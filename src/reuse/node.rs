@@ -82,12 +82,10 @@ impl Word {
 
 const TOKENS_MASK: u32 = (1 << 20) - 1;
 const SECONDARY: u32 = 1 << 20;
-/// All tokens of a block, not a partial tail.
-pub(super) const FULL: u32 = 1 << 21;
 /// Its name means the same on other workers.
-pub(super) const SERVABLE: u32 = 1 << 22;
+pub(super) const SERVABLE: u32 = 1 << 21;
 /// Stored with a fence: complete once that has passed.
-pub(super) const FENCED: u32 = 1 << 23;
+pub(super) const FENCED: u32 = 1 << 22;
 
 const PRIORITY_SHIFT: u32 = 24;
 const PRIORITY_MASK: u32 = 0xff << PRIORITY_SHIFT;
@@ -367,7 +365,7 @@ mod tests {
     fn alive() -> Node {
         let node = Node::default();
         node.fill(&NodeFacts { name: Name([7; 32]), parent: ORIGIN, position: 0 });
-        node.fill_block(&BlockFacts { id: 3, hash: 9, info: Info::new(4, FULL) });
+        node.fill_block(&BlockFacts { id: 3, hash: 9, info: Info::new(4, FENCED) });
         node.attach_block();
         node
     }
@@ -403,7 +401,7 @@ mod tests {
         for tier in [Tier::Secondary, Tier::Primary] {
             node.set_tier(tier);
             assert_eq!((node.info().tier(), node.info().token_count()), (tier, 4));
-            assert!(node.info().has(FULL) && !node.info().has(SERVABLE));
+            assert!(node.info().has(FENCED) && !node.info().has(SERVABLE));
         }
         node.set_priority(100);
         assert_eq!((node.info().priority(), node.info().token_count()), (100, 4));

@@ -11,7 +11,7 @@ use super::content_name::Name;
 use super::core::Core;
 use super::error::ReuseError;
 use super::matching::last_present;
-use super::node::{Slot, FULL, ORIGIN, SERVABLE};
+use super::node::{Slot, ORIGIN, SERVABLE};
 use super::pin::PinId;
 use super::range::RangeBlock;
 use super::sequence::Sequence;
@@ -286,8 +286,9 @@ impl Window {
         (sendable, end)
     }
 
-    /// A block that can be sent to a peer that knows only names: full, of a name that means the
-    /// same everywhere, right below `above` (below a root if there is none).
+    /// A block that can be sent to a peer that knows only names: of a name that means the same
+    /// everywhere, right below `above` (below a root if there is none). A short one too: its name says
+    /// how many tokens it has, and nothing is stored below it.
     fn is_servable(&self, slot: Slot, above: Option<Slot>, passed_fence: u64) -> bool {
         let node = self.node(slot);
         let is_in_place = match above {
@@ -295,6 +296,6 @@ impl Window {
             Some(above) => node.parent() == above,
         };
         let info = node.info();
-        is_in_place && info.has(FULL) && info.has(SERVABLE) && self.is_sendable(slot, passed_fence)
+        is_in_place && info.has(SERVABLE) && self.is_sendable(slot, passed_fence)
     }
 }

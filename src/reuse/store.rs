@@ -9,7 +9,7 @@ use super::error::ReuseError;
 use super::free_queues::DEFAULT_PRIORITY;
 use super::key::KeyView;
 use super::leave::Protection;
-use super::node::{BlockFacts, BlockId, Info, NodeFacts, Slot, FENCED, FULL, ORIGIN, SERVABLE};
+use super::node::{BlockFacts, BlockId, Info, NodeFacts, Slot, FENCED, ORIGIN, SERVABLE};
 use super::sequence::Sequence;
 use super::stored_key::{Kind, Probe};
 use super::window::Room;
@@ -205,7 +205,7 @@ impl Core {
             (None, None) => self.make_way(writer, storing, position)?,
         };
         let key = sequence.key(position, sequence.tokens_per_block());
-        let mut flags = if position < sequence.full_block_count() { FULL } else { 0 };
+        let mut flags = 0;
         if sequence.is_servable_to_peers() {
             flags |= SERVABLE;
         }

@@ -700,6 +700,15 @@ impl ReuseTree {
         self.state_of(window, |window| attached_id(window, id))
     }
 
+    /// The first of these blocks that the tree knows: stored, or out of it and still protected.
+    pub fn first_held(&self, window: i32, ids: &[BlockId]) -> Result<Option<BlockId>, ReuseError> {
+        let index = self.shared.window_index(window)?;
+        let core = &self.shared.core;
+        core.forget_released(&mut core.writer.lock(), index);
+        let window = &core.windows[index];
+        Ok(ids.iter().copied().find(|id| window.find_id(*id).is_some()))
+    }
+
     /// A block with this block hash. Several may share it: a hash is a hint, not an identity.
     pub fn find_hash(&self, window: i32, hash: u64) -> Result<Option<BlockState>, ReuseError> {
         self.state_of(window, |window| window.find_hash(hash))
@@ -875,8 +884,9 @@ impl ReuseTree {
         Ok(PinOutcome { present, range: Some(range) })
     }
 
-    /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's: full
-    /// ones in primary memory, stored for sequences whose names mean the same on every worker.
+    /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's: those
+    /// in primary memory, stored for sequences whose names mean the same on every worker. The last may
+    /// be a short one, by the very name that it has.
     pub fn pin_named(
         &self,
         window: i32,

@@ -55,6 +55,8 @@ pub struct Metrics {
     pub broadcast_requests: Family,
     /// Payload bytes of delivered rounds.
     pub broadcast_bytes: Family,
+    /// Prefetches that were begun. Each ends in exactly one of the next four.
+    pub prefetches_accepted: Family,
     /// Prefetches that delivered blocks.
     pub prefetches_delivered: Family,
     /// Prefetches whose source did not hold what was asked for.
@@ -67,6 +69,8 @@ pub struct Metrics {
     pub prefetch_blocks: Family,
     /// Bytes of these blocks.
     pub prefetch_bytes: Family,
+    /// Leases on delivered blocks that ended, by [`Metrics::LEASE_ENDS`].
+    pub prefetch_leases_ended: Family,
     /// Requests of peers that were accepted.
     pub source_requests_served: Family,
     /// Requests of peers whose blocks were not there.
@@ -163,6 +167,9 @@ impl Metrics {
         "shutdown",
         "fault",
     ];
+
+    /// Label values of [`Metrics::prefetch_leases_ended`], in index order.
+    pub const LEASE_ENDS: &'static [&'static str] = &["claimed", "abandoned", "released"];
 
     /// Label values of [`Metrics::source_requests_refused`], in index order: as on the wire.
     pub const SOURCE_REFUSALS: &'static [&'static str] = &[
@@ -287,6 +294,10 @@ impl Metrics {
                 "kvhints_broadcast_payload_bytes_total",
                 "Payload bytes of delivered broadcast rounds.",
             ),
+            prefetches_accepted: Family::counter(
+                "kvhints_prefetches_accepted_total",
+                "Prefetches that were begun.",
+            ),
             prefetches_delivered: Family::counter(
                 "kvhints_prefetches_delivered_total",
                 "Prefetches that delivered blocks.",
@@ -312,6 +323,12 @@ impl Metrics {
             prefetch_bytes: Family::counter(
                 "kvhints_prefetch_bytes_total",
                 "Bytes of blocks delivered by prefetches.",
+            ),
+            prefetch_leases_ended: Family::counters(
+                "kvhints_prefetch_leases_ended_total",
+                "Leases on delivered blocks that ended: claimed, abandoned at the deadline, or released.",
+                "end",
+                Self::LEASE_ENDS,
             ),
             source_requests_served: Family::counter(
                 "kvhints_source_requests_served_total",
@@ -373,7 +390,7 @@ impl Metrics {
         Ok(text)
     }
 
-    fn families(&self) -> [&Family; 36] {
+    fn families(&self) -> [&Family; 38] {
         [
             &self.hints_ignored,
             &self.signatures_refused,
@@ -397,12 +414,14 @@ impl Metrics {
             &self.broadcast_rounds,
             &self.broadcast_requests,
             &self.broadcast_bytes,
+            &self.prefetches_accepted,
             &self.prefetches_delivered,
             &self.prefetches_missed,
             &self.prefetches_cancelled,
             &self.prefetches_failed,
             &self.prefetch_blocks,
             &self.prefetch_bytes,
+            &self.prefetch_leases_ended,
             &self.source_requests_served,
             &self.source_requests_missed,
             &self.source_requests_refused,

@@ -67,6 +67,12 @@ pub trait BlockOwner: BlockMemory {
     /// longest prefix that is there under `best effort`.
     fn pin(&self, names: &[Name], policy: Policy) -> Result<Held, OwnerError>;
 
+    /// Whether one of these blocks may be served to peers, or is on its way to one: such a block is
+    /// not to be filled. An owner that sets blocks aside itself answers for them.
+    fn serves_any(&self, _ids: &[i32]) -> bool {
+        false
+    }
+
     /// Sets fresh blocks aside for what is fetched: `ids` is filled, or nothing is set aside.
     fn allocate(&self, ids: &mut [i32]) -> Result<(), OwnerError>;
 
@@ -121,6 +127,11 @@ impl BlockOwner for TreeAndPool {
             block_hash,
         }));
         Ok(Held { present: found.present, pinned: Some(Pinned::new(blocks, range)) })
+    }
+
+    fn serves_any(&self, ids: &[i32]) -> bool {
+        // A window that the tree does not have holds nothing.
+        matches!(self.tree.first_held(self.window, ids), Ok(Some(_)))
     }
 
     fn allocate(&self, _ids: &mut [i32]) -> Result<(), OwnerError> {

@@ -4,30 +4,30 @@
 //! then copied into the blocks that the host lent. No peer ever learns an address of this side.
 //!
 //! Guards: data is let in only for an attempt that waits for it, from the peer that it asked, in
-//! order, and at the exact size; staging is bounded; what fails ends one attempt, never the thread.
+//! order, and at the exact size; staging is bounded; what fails ends one attempt, never the thread. The
+//! same events lead to the same actions in the same order: no table here is walked in a random one.
 //! Never does: decide anything about an attempt's life. [`super::prefetch`] does.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::attempt::{Attempt, Origin};
+use super::attempt::{Attempt, Origin, Step as AttemptStep};
 use super::block_owner::BlockOwner;
 use super::layout::{self, CacheLayout, ParallelLayout};
-use super::metadata::StateResult;
-use super::prefetch::{Action, Event, Outcome};
+use super::prefetch::{Action, Event};
 use super::protocol::{Answer, DataHeader, FetchRequest, Message, RequestKey};
 use super::reason::{FailReason, RefuseReason};
 use super::share::{shares, RankOf, SourceWorker};
 use super::source::Identity;
 use super::sources::{gives_any, Agreed, Source, Sources};
 use super::state::{RankAddress, State};
+use super::state_source::StateResult;
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
 use crate::telemetry::nvtx::{Range, Step};
-use crate::telemetry::Metrics;
 
 /// Staging that is kept for the next runs.
 const MAX_SPARE: usize = 8;
@@ -47,15 +47,6 @@ impl Default for DestinationLimits {
     }
 }
 
-/// Blocks of the host that attempts may write to. Shared with the side that begins attempts.
-#[derive(Debug, Default)]
-pub struct Lent {
-    /// Their ids.
-    pub blocks: HashSet<i32>,
-    /// Attempts that are not quiesced yet.
-    pub attempts: usize,
-}
-
 /// Fetches blocks for one rank.
 pub struct Destination {
     identity: Arc<Identity>,
@@ -65,11 +56,11 @@ pub struct Destination {
     owner: Arc<dyn BlockOwner>,
     limits: DestinationLimits,
     allow_list: Arc<RwLock<AllowList>>,
-    metrics: Arc<Metrics>,
-    lent: Arc<Mutex<Lent>>,
-    running: HashMap<u64, Running>,
-    connections: HashMap<Vec<u8>, Connection>,
-    receives: HashMap<Ticket, Receive>,
+    running: BTreeMap<u64, Running>,
+    /// Attempts whose delivered blocks are on a lease, by the attempt's number.
+    leased: BTreeMap<u64, Arc<Attempt>>,
+    connections: BTreeMap<Vec<u8>, Connection>,
+    receives: BTreeMap<Ticket, Receive>,
     /// Announced runs that wait for staging.
     waiting: VecDeque<Run>,
     staging_bytes: usize,
@@ -123,8 +114,7 @@ impl Run {
 }
 
 impl Destination {
-    /// A destination that writes to the owner's blocks, as far as `lent` allows.
-    #[allow(clippy::too_many_arguments)] // Its parts, given once, where a transceiver is composed.
+    /// A destination that writes to those of the owner's blocks that its attempts were lent.
     pub fn new(
         identity: Arc<Identity>,
         cache: CacheLayout,
@@ -133,8 +123,6 @@ impl Destination {
         owner: Arc<dyn BlockOwner>,
         limits: DestinationLimits,
         allow_list: Arc<RwLock<AllowList>>,
-        metrics: Arc<Metrics>,
-        lent: Arc<Mutex<Lent>>,
     ) -> Self {
         Self {
             identity,
@@ -144,11 +132,10 @@ impl Destination {
             owner,
             limits,
             allow_list,
-            metrics,
-            lent,
-            running: HashMap::new(),
-            connections: HashMap::new(),
-            receives: HashMap::new(),
+            running: BTreeMap::new(),
+            leased: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            receives: BTreeMap::new(),
             waiting: VecDeque::new(),
             staging_bytes: 0,
             spare: Vec::new(),
@@ -249,7 +236,7 @@ impl Destination {
             Answer::Accepted { block_hashes } => {
                 let own = &running.attempt.order.hashes;
                 let foreign = sources.foreign_hashes(peer, own, &block_hashes);
-                running.attempt.lock().foreign_hashes += foreign as u32;
+                running.attempt.note_foreign_hashes(foreign as u32);
                 sources.accepted(peer, block_hashes.len())
             }
             Answer::Missing { present } => sources.missing(peer, present as usize),
@@ -378,9 +365,9 @@ impl Destination {
 
     /// When [`Destination::tick`] has something to do.
     pub fn deadline_ns(&self) -> u64 {
-        let deadlines =
-            self.running.values().map(|running| running.attempt.lock().prefetch.deadline_ns());
-        deadlines.min().unwrap_or(u64::MAX)
+        let running = self.running.values().map(|running| running.attempt.deadline_ns());
+        let leased = self.leased.values().map(|attempt| attempt.deadline_ns());
+        running.chain(leased).min().unwrap_or(u64::MAX)
     }
 
     /// Lets time pass.
@@ -388,18 +375,22 @@ impl Destination {
         let due: Vec<u64> = self
             .running
             .iter()
-            .filter(|(_, running)| running.attempt.lock().prefetch.deadline_ns() <= now_ns)
+            .filter(|(_, running)| running.attempt.deadline_ns() <= now_ns)
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in due {
             self.step(now_ns, transport, sequence, Event::Tick);
         }
+        self.leased.retain(|_, attempt| {
+            attempt.poll(now_ns);
+            !attempt.is_over()
+        });
     }
 
     /// Ends everything. The transport is gone: nothing is in flight.
-    pub fn shut_down(mut self, now_ns: u64, reason: FailReason) {
-        for (_, running) in std::mem::take(&mut self.running) {
-            end_without_transport(&running.attempt, now_ns, reason, &self.metrics, &self.lent);
+    pub fn shut_down(self, now_ns: u64, reason: FailReason) {
+        for running in self.running.into_values() {
+            running.attempt.shut_down(now_ns, reason);
         }
     }
 
@@ -503,7 +494,7 @@ impl Destination {
         chosen: &[PeerId],
     ) -> Result<(), FailReason> {
         let asked = self.running.values().flat_map(Running::peers);
-        let busy: HashSet<PeerId> = asked.chain(chosen.iter().copied()).collect();
+        let busy: BTreeSet<PeerId> = asked.chain(chosen.iter().copied()).collect();
         let idle = self.connections.values().filter(|connection| !busy.contains(&connection.peer));
         let longest_idle = idle.min_by_key(|connection| connection.last_used_ns);
         let peer = longest_idle.ok_or(FailReason::Limit)?.peer;
@@ -523,27 +514,8 @@ impl Destination {
         event: Event,
     ) -> Option<Action> {
         let attempt = Arc::clone(&self.running.get(&sequence)?.attempt);
-        let (mut actions, had_ended, outcome) = {
-            let mut shared = attempt.lock();
-            let had_ended = shared.prefetch.outcome().is_some();
-            let mut actions = Vec::new();
-            if shared.is_let_go {
-                actions = shared.prefetch.handle(now_ns, Event::Cancel);
-            }
-            actions.extend(shared.prefetch.handle(now_ns, event));
-            if let Event::Committed { blocks } = event {
-                shared.bytes += u64::from(blocks) * self.owner.block_bytes() as u64;
-            }
-            let outcome = shared.prefetch.outcome();
-            (actions, had_ended, outcome)
-        };
-        if matches!(event, Event::Committed { .. }) {
-            attempt.tell_copy_ended();
-        }
-        if let Some(outcome) = outcome.filter(|_| !had_ended) {
-            count(&self.metrics, outcome, attempt.report().bytes);
-            self.ended_count += 1;
-        }
+        let AttemptStep { mut actions, has_ended } = attempt.handle(now_ns, event);
+        self.ended_count += u64::from(has_ended);
         let for_caller = actions.extract_if(.., |action| {
             matches!(action, Action::Receive | Action::Discard | Action::Commit)
         });
@@ -551,15 +523,14 @@ impl Destination {
         for action in actions {
             self.act(now_ns, transport, sequence, &attempt, action);
         }
-        if matches!(outcome, Some(Outcome::Delivered { .. } | Outcome::ContentMiss)) && !had_ended {
+        if has_ended && attempt.needs_no_more() {
             self.call_off(transport, sequence);
         }
-        if outcome.is_some() {
+        if has_ended {
             self.forget_waiting(now_ns, transport, sequence);
         }
-        let is_quiesced = attempt.lock().prefetch.is_quiesced();
-        if is_quiesced && self.running.remove(&sequence).is_some() {
-            give_back(&attempt, &self.lent);
+        if attempt.is_quiesced() && self.running.remove(&sequence).is_some() && !attempt.is_over() {
+            self.leased.insert(sequence, attempt);
         }
         for_caller
     }
@@ -730,49 +701,5 @@ impl Destination {
                 self.stale_endpoints.push(endpoint.clone());
             }
         }
-    }
-}
-
-/// Ends an attempt that has no thread, or whose thread has no transport any more.
-pub(super) fn end_without_transport(
-    attempt: &Attempt,
-    now_ns: u64,
-    reason: FailReason,
-    metrics: &Metrics,
-    lent: &Mutex<Lent>,
-) {
-    let ended = {
-        let mut shared = attempt.lock();
-        let had_ended = shared.prefetch.outcome().is_some();
-        shared.prefetch.shut_down(now_ns, reason);
-        shared.prefetch.outcome().filter(|_| !had_ended)
-    };
-    attempt.tell_copy_ended();
-    if let Some(outcome) = ended {
-        count(metrics, outcome, 0);
-    }
-    give_back(attempt, lent);
-}
-
-fn give_back(attempt: &Attempt, lent: &Mutex<Lent>) {
-    let mut lent = lent.lock();
-    attempt.order.destination.iter().for_each(|id| {
-        lent.blocks.remove(id);
-    });
-    lent.attempts -= 1;
-    drop(lent);
-    attempt.lock().is_given_back = true;
-}
-
-fn count(metrics: &Metrics, outcome: Outcome, bytes: u64) {
-    match outcome {
-        Outcome::Delivered { blocks } => {
-            metrics.prefetches_delivered.add(0, 1);
-            metrics.prefetch_blocks.add(0, blocks.into());
-            metrics.prefetch_bytes.add(0, bytes);
-        }
-        Outcome::ContentMiss => metrics.prefetches_missed.add(0, 1),
-        Outcome::Cancelled => metrics.prefetches_cancelled.add(0, 1),
-        Outcome::Failed(reason) => metrics.prefetches_failed.add(reason as usize, 1),
     }
 }

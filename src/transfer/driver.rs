@@ -1,8 +1,9 @@
-//! The library's transfer thread, `kvhints-transfer`: the only place where transport, source and
-//! destination meet.
+//! What drives a transceiver's transfers: the only place where transport, source and destination
+//! meet. Usually the library's thread `kvhints-transfer` does, for its whole life; whoever has a
+//! driver and no such thread calls [`Driver::round`] instead, and deadlines hold by the next call.
 //!
 //! Guards: a peer whose message cannot be read is cut off and nothing else happens; a panic poisons
-//! the context, and however the thread ends, every attempt gets its outcome.
+//! the context, and however the driver ends, every attempt gets its outcome.
 //! Never does: wait for anything but its transport, or call the host (but for the clock).
 
 use std::collections::VecDeque;
@@ -12,11 +13,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::attempt::{Attempt, Origin};
-use super::destination::{end_without_transport, Destination, Lent};
-use super::metadata::{MetadataService, StateResult};
+use super::destination::Destination;
 use super::protocol::Message;
 use super::reason::FailReason;
 use super::source::Source;
+use super::state_source::{StateResult, StateSource};
 use super::transport::{Event, PeerId, Transport, Waker};
 use crate::clock::Clock;
 use crate::poison::Poison;
@@ -110,14 +111,31 @@ pub struct Status {
     pub wires: String,
 }
 
-/// Everything that the thread owns.
-pub(super) struct Driver {
+/// What a round left to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// There may be more to do at once.
+    Busy,
+    /// Nothing, until the transport's waker is called or the deadline comes.
+    Idle,
+    /// It takes no more: end it.
+    Stopped,
+}
+
+/// What drives one transceiver's transfers. Dropping it ends everything: every attempt has its outcome
+/// then, and nothing of the host's is touched any more.
+pub struct Driver {
+    parts: Option<Parts>,
+    poison: Arc<Poison>,
+}
+
+/// What a driver is made of.
+pub(super) struct Parts {
     pub(super) transport: Box<dyn Transport>,
     pub(super) source: Source,
     pub(super) destination: Destination,
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) metadata: Arc<MetadataService>,
-    pub(super) lent: Arc<Mutex<Lent>>,
+    pub(super) states: Arc<dyn StateSource>,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Arc<Metrics>,
@@ -127,45 +145,81 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    pub(super) fn new(parts: Parts, poison: Arc<Poison>) -> Self {
+        Self { parts: Some(parts), poison }
+    }
+
     /// The thread's whole life.
-    pub(super) fn live(mut self, poison: &Poison) {
+    pub(super) fn live(mut self) {
         nvtx::name_this_thread(c"kvhints-transfer");
-        let outcome = poison.catch(|| self.run(poison));
-        let is_at_fault = outcome.is_err() || poison.is_set();
-        let reason = if is_at_fault { FailReason::Fault } else { FailReason::Shutdown };
+        loop {
+            match self.round() {
+                Round::Busy => {}
+                Round::Idle => self.sleep(),
+                Round::Stopped => return,
+            }
+        }
+    }
+
+    /// Does what is due. A panic poisons the context, and then nothing is done any more.
+    pub fn round(&mut self) -> Round {
+        let Some(parts) = &mut self.parts else { return Round::Stopped };
+        self.poison.catch(|| parts.work()).unwrap_or(Round::Stopped)
+    }
+
+    /// When time alone makes the next round worth while; `u64::MAX` for never.
+    pub fn deadline_ns(&self) -> u64 {
+        self.parts.as_ref().map_or(u64::MAX, Parts::deadline_ns)
+    }
+
+    fn sleep(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.sleep();
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else { return };
+        let reason = if self.poison.is_set() { FailReason::Fault } else { FailReason::Shutdown };
         // A transport that panics when it is dropped: pollers learn it from the context.
-        if Poison::default().catch(|| self.end(reason)).is_err() {
-            poison.set_at("transfer/driver.rs: the transport's end".to_owned());
+        if Poison::default().catch(|| parts.end(reason)).is_err() {
+            self.poison.set_at("transfer/driver.rs: the transport's end".to_owned());
+        }
+    }
+}
+
+impl Parts {
+    fn work(&mut self) -> Round {
+        let Some(commands) = self.mailbox.take() else { return Round::Stopped };
+        commands.into_iter().for_each(|command| self.obey(command));
+        let is_idle = self.handle_events();
+        let now_ns = self.clock.monotonic_ns();
+        let transport = self.transport.as_mut();
+        self.destination.tick(now_ns, transport);
+        self.source.tick(now_ns, transport);
+        let has_more = self.source.pump(transport);
+        self.tell_each_other(now_ns);
+        self.publish_status();
+        if is_idle && !has_more && self.mailbox.is_empty() {
+            Round::Idle
+        } else {
+            Round::Busy
         }
     }
 
-    fn run(&mut self, poison: &Poison) {
-        while let Some(commands) = self.mailbox.take() {
-            if poison.is_set() {
-                return;
-            }
-            commands.into_iter().for_each(|command| self.obey(command));
-            let is_idle = self.handle_events();
-            let now_ns = self.clock.monotonic_ns();
-            let transport = self.transport.as_mut();
-            self.destination.tick(now_ns, transport);
-            self.source.tick(now_ns, transport);
-            let has_more = self.source.pump(transport);
-            self.tell_each_other(now_ns);
-            self.publish_status();
-            if is_idle && !has_more && self.mailbox.is_empty() {
-                self.sleep(now_ns);
-            }
-        }
+    fn deadline_ns(&self) -> u64 {
+        self.destination.deadline_ns().min(self.source.deadline_ns())
     }
 
-    fn sleep(&mut self, now_ns: u64) {
-        let deadline_ns = self.destination.deadline_ns().min(self.source.deadline_ns());
+    fn sleep(&mut self) {
+        let deadline_ns = self.deadline_ns();
         let longest = match deadline_ns {
             u64::MAX => SLEEP_IDLE,
             _ => SLEEP_WITH_DEADLINE,
         };
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(self.clock.monotonic_ns()));
         self.transport.wait(left.min(longest));
     }
 
@@ -193,14 +247,14 @@ impl Driver {
                 self.destination.metadata(now_ns, self.transport.as_mut(), sequence, state);
             }
             Origin::Endpoint(endpoint) => {
-                let deadline_ns = attempt.lock().prefetch.deadline_ns();
+                let deadline_ns = attempt.deadline_ns();
                 let timeout = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
                 let mailbox = Arc::clone(&self.mailbox);
                 let reply = Box::new(move |state| {
                     // A thread that takes no more has ended the attempt itself.
                     let _ = mailbox.send(Command::Metadata(sequence, state));
                 });
-                self.metadata.request(endpoint, timeout, reply);
+                self.states.request(endpoint, timeout, reply);
             }
         }
     }
@@ -268,7 +322,7 @@ impl Driver {
             self.source.peer_gone(peer);
         }
         for endpoint in self.destination.take_stale_endpoints() {
-            self.metadata.forget(&endpoint);
+            self.states.forget(&endpoint);
         }
     }
 
@@ -306,7 +360,7 @@ impl Driver {
         self.destination.shut_down(now_ns, reason);
         for command in left {
             if let Command::Begin(attempt) = command {
-                end_without_transport(&attempt, now_ns, reason, &self.metrics, &self.lent);
+                attempt.shut_down(now_ns, reason);
             }
         }
         *self.status.lock() = Status::default();

@@ -7,6 +7,8 @@
 //! | `source` | serves requests for names: pin, answer, send, unpin |
 //! | `destination`, `attempt` | asks a source, receives, verifies; what host and thread share of one fetch |
 //! | `prefetch` | the life cycle of one fetch, a pure state machine |
+//! | `loans` | which of the host's blocks are lent, and until when |
+//! | `state_source` | the port through which other workers' states come |
 //! | `metadata`, `http` | states of other workers, fetched; this worker's, served |
 //! | `state`, `layout` | what a worker says of itself; whether two workers store the same |
 //! | `rank_map`, `share`, `block_part` | what one rank takes from which ranks, where workers are cut differently |
@@ -26,6 +28,7 @@ mod driver;
 pub mod gate;
 pub mod http;
 pub mod layout;
+mod loans;
 pub mod loopback;
 pub mod memory;
 mod metadata;
@@ -38,6 +41,7 @@ pub mod share;
 mod source;
 pub mod sources;
 pub mod state;
+pub mod state_source;
 pub mod transceiver;
 pub mod transport;
 pub mod ucx;

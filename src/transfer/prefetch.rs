@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! CONTEXT_INIT -> PREFETCH_INIT -> PREFETCH_IN_PROGRESS -> PREFETCH_COMPLETE -> CONTEXT_INIT
-//!                      |                   |                (claimed or abandoned)
+//!                      |                   |             (claimed, abandoned or released)
 //!                      +------- any end ---+--> CONTEXT_INIT, as if there had been no hint
 //! ```
 //!
+//! Delivered blocks are on a *lease* while the state is `PREFETCH_COMPLETE`.
+//!
 //! Guards: exactly one outcome, which never changes; nothing is committed after it; whatever is
-//! seen after its deadline counts as late; *quiesced* is not said while a receive or a copy runs.
+//! seen after its deadline counts as late; *quiesced* is not said while a receive or a copy runs; one
+//! event changes the state at most once.
 
 use super::reason::FailReason;
 use crate::reuse::Policy;
@@ -27,6 +30,13 @@ pub enum State {
     PrefetchComplete = 3,
 }
 
+impl State {
+    /// The state's place among those that last a while, for which time is kept.
+    pub fn timed_index(self) -> Option<usize> {
+        (self as usize).checked_sub(1)
+    }
+}
+
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -41,6 +51,18 @@ pub enum Outcome {
     Failed(FailReason),
     /// This side wanted it no more.
     Cancelled,
+}
+
+/// How the lease on delivered blocks ended: the numbers are those of the metric's labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum LeaseEnd {
+    /// The request took the blocks.
+    Claimed = 0,
+    /// Nobody did in time.
+    Abandoned = 1,
+    /// The host wanted them no more.
+    Released = 2,
 }
 
 /// How long each part may take. All are counted from the part's beginning.
@@ -161,7 +183,7 @@ pub struct Prefetch {
     /// Runs being copied into the host's blocks.
     committing: u32,
     is_request_sent: bool,
-    is_claimed: bool,
+    lease_end: Option<LeaseEnd>,
     trace: AttemptTrace,
 }
 
@@ -185,7 +207,7 @@ impl Prefetch {
             receiving: 0,
             committing: 0,
             is_request_sent: false,
-            is_claimed: false,
+            lease_end: None,
             trace: AttemptTrace::default(),
         };
         prefetch.enter(State::PrefetchInit, now_ns, deadlines.metadata_ns);
@@ -217,9 +239,14 @@ impl Prefetch {
         self.committing > 0
     }
 
-    /// Whether the host took the blocks.
-    pub fn is_claimed(&self) -> bool {
-        self.is_claimed
+    /// How the lease on delivered blocks ended, once it did.
+    pub fn lease_end(&self) -> Option<LeaseEnd> {
+        self.lease_end
+    }
+
+    /// Whether nothing is left to happen: the blocks are the host's alone.
+    pub fn is_over(&self) -> bool {
+        self.is_quiesced() && self.state == State::ContextInit
     }
 
     /// How far it came.
@@ -286,7 +313,7 @@ impl Prefetch {
                 }
             }
         }
-        if self.is_quiesced() && self.state == State::ContextInit {
+        if self.is_over() {
             self.deadline_ns = u64::MAX;
         }
         actions
@@ -294,12 +321,14 @@ impl Prefetch {
 
     /// The host takes delivered blocks; `false` when there are none, or no more.
     pub fn claim(&mut self, now_ns: u64) -> bool {
-        self.handle(now_ns, Event::Tick);
+        if self.state == State::PrefetchComplete {
+            // In any other state time may ask for something, which is not for the claimer to do.
+            self.handle(now_ns, Event::Tick);
+        }
         if self.state != State::PrefetchComplete {
             return false;
         }
-        self.is_claimed = true;
-        self.enter(State::ContextInit, now_ns, u64::MAX);
+        self.end_lease(now_ns, LeaseEnd::Claimed);
         true
     }
 
@@ -309,7 +338,7 @@ impl Prefetch {
         self.fail(now_ns, reason, &mut Vec::new());
         self.receiving = 0;
         self.committing = 0;
-        if self.state == State::ContextInit {
+        if self.is_over() {
             self.deadline_ns = u64::MAX;
         }
     }
@@ -366,7 +395,7 @@ impl Prefetch {
                 self.end(now_ns, Outcome::Cancelled);
             }
             // Delivered stays delivered; the blocks are just not wanted any more.
-            State::PrefetchComplete => self.enter(State::ContextInit, now_ns, u64::MAX),
+            State::PrefetchComplete => self.end_lease(now_ns, LeaseEnd::Released),
             State::ContextInit => {}
         }
     }
@@ -390,6 +419,11 @@ impl Prefetch {
         self.enter(State::ContextInit, now_ns, QUIESCE_GRACE_NS);
     }
 
+    fn end_lease(&mut self, now_ns: u64, end: LeaseEnd) {
+        self.lease_end = Some(end);
+        self.enter(State::ContextInit, now_ns, u64::MAX);
+    }
+
     fn expire(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         if now_ns < self.deadline_ns {
             return;
@@ -397,7 +431,7 @@ impl Prefetch {
         match self.state {
             State::PrefetchInit => self.fail(now_ns, FailReason::MetadataTimeout, actions),
             State::PrefetchInProgress => self.fail(now_ns, FailReason::TransferTimeout, actions),
-            State::PrefetchComplete => self.enter(State::ContextInit, now_ns, u64::MAX),
+            State::PrefetchComplete => self.end_lease(now_ns, LeaseEnd::Abandoned),
             State::ContextInit => {
                 self.deadline_ns = u64::MAX;
                 if self.receiving > 0 {
@@ -409,11 +443,8 @@ impl Prefetch {
 
     fn enter(&mut self, state: State, now_ns: u64, lasts_ns: u64) {
         let spent_ns = now_ns.saturating_sub(self.entered_ns);
-        match self.state {
-            State::ContextInit => {}
-            State::PrefetchInit => self.progress.spent_ns[0] = spent_ns,
-            State::PrefetchInProgress => self.progress.spent_ns[1] = spent_ns,
-            State::PrefetchComplete => self.progress.spent_ns[2] = spent_ns,
+        if let Some(index) = self.state.timed_index() {
+            self.progress.spent_ns[index] = spent_ns;
         }
         self.trace.enter(AttemptState::ALL[state as usize], now_ns);
         self.state = state;

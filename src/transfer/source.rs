@@ -7,10 +7,11 @@
 //!
 //! Guards: a request that is not for this worker is refused before any name is looked up; peers,
 //! requests and bytes in flight are bounded, and over the bounds the answer is *busy*; a destination
-//! that does not receive is cut off when its hold time is over.
+//! that does not receive is cut off when its hold time is over. The same events lead to the same
+//! actions in the same order: no table here is walked in a random one.
 //! Never does: let one peer's message or failure touch another peer's request.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,16 +55,22 @@ pub struct SourceLimits {
     pub bytes_in_flight: usize,
     /// Longest time that blocks are held for one request.
     pub hold_time_ns: u64,
+    /// A run is as many blocks as fit into this, and at least one.
+    pub run_bytes: usize,
 }
 
 impl Default for SourceLimits {
     fn default() -> Self {
-        Self { peers: 64, requests: 256, bytes_in_flight: 64 << 20, hold_time_ns: 60_000_000_000 }
+        Self {
+            peers: 64,
+            requests: 256,
+            bytes_in_flight: 64 << 20,
+            hold_time_ns: 60_000_000_000,
+            run_bytes: 1 << 20,
+        }
     }
 }
 
-/// A run is as many blocks as fit into this, and at least one.
-const RUN_BYTES: usize = 1 << 20;
 /// Runs of one request that are on their way at a time.
 const RUNS_IN_FLIGHT: usize = 8;
 /// Peers beyond the limit whose connection is left open, for the answer to reach them.
@@ -75,9 +82,9 @@ pub struct Source {
     owner: Arc<dyn BlockOwner>,
     limits: SourceLimits,
     metrics: Arc<Metrics>,
-    peers: HashMap<PeerId, PeerRecord>,
-    serving: HashMap<(PeerId, RequestKey), Serving>,
-    sends: HashMap<Ticket, Send>,
+    peers: BTreeMap<PeerId, PeerRecord>,
+    serving: BTreeMap<(PeerId, RequestKey), Serving>,
+    sends: BTreeMap<Ticket, Send>,
     bytes_in_flight: usize,
     /// Peers that were told *busy*; kept for a while, so that the answer reaches them.
     turned_away: VecDeque<PeerId>,
@@ -131,9 +138,9 @@ impl Source {
             owner,
             limits,
             metrics,
-            peers: HashMap::new(),
-            serving: HashMap::new(),
-            sends: HashMap::new(),
+            peers: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            sends: BTreeMap::new(),
             bytes_in_flight: 0,
             turned_away: VecDeque::new(),
             disconnected: Vec::new(),
@@ -330,7 +337,8 @@ impl Source {
             return false;
         }
         let block_bytes = serving.pieces.as_deref().map_or(self.owner.block_bytes(), piece_bytes);
-        let run_blocks = (RUN_BYTES / block_bytes).clamp(1, MAX_BLOCKS_PER_RUN).min(left.len());
+        let run_blocks =
+            (self.limits.run_bytes / block_bytes).clamp(1, MAX_BLOCKS_PER_RUN).min(left.len());
         let bytes = run_blocks * block_bytes;
         let Some(record) = self.peers.get_mut(&peer) else { return false };
         // Destinations that do not receive cannot starve the others.

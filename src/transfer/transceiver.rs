@@ -16,18 +16,22 @@ use parking_lot::{Mutex, RwLock};
 use super::attempt::{Attempt, HintRelation, Order, Report};
 use super::block_owner::{Allocation, BlockOwner, OwnerError};
 use super::block_part::BlockShape;
-use super::destination::{end_without_transport, Destination, Lent};
-use super::driver::{Command, Driver, Mailbox};
+use super::destination::Destination;
+use super::driver::{Command, Mailbox, Parts};
 use super::http::server::{Language, ServedState, StateServer};
 use super::layout::{self, CacheLayout, ParallelLayout};
+use super::loans::{Loans, Refusal};
 use super::metadata::MetadataService;
-use super::prefetch::{Deadlines, Outcome, Prefetch, State as PrefetchState, QUIESCE_GRACE_NS};
+use super::prefetch::{
+    Deadlines, LeaseEnd, Outcome, Prefetch, State as PrefetchState, QUIESCE_GRACE_NS,
+};
 use super::protocol::MAX_BLOCKS_PER_REQUEST;
 use super::rank_map::Place;
 use super::reason::FailReason;
 use super::source::{Identity, Source};
 use super::sources::Wanted;
 use super::state::{Incarnation, JoinError, RankAddress, State, MAX_NAMESPACE_BYTES};
+use super::state_source::StateSource;
 use super::transport::Transport;
 use crate::clock::Clock;
 use crate::plan::{AddressBounds, AllowList, AllowListError, Endpoint};
@@ -40,7 +44,7 @@ use crate::telemetry::Metrics;
 pub use super::attempt::{HintCheck, Origin};
 pub use super::block_owner::TreeAndPool;
 pub use super::destination::DestinationLimits;
-pub use super::driver::Status;
+pub use super::driver::{Driver, Round, Status};
 pub use super::source::SourceLimits;
 
 /// What a transceiver is made of.
@@ -59,7 +63,7 @@ pub struct TransceiverConfig {
     pub source_limits: SourceLimits,
     /// What it allows itself.
     pub destination_limits: DestinationLimits,
-    /// Prefetches that may run at once.
+    /// Prefetches that may run at once: those that are not quiesced.
     pub max_prefetches: usize,
 }
 
@@ -171,9 +175,13 @@ pub enum BeginError {
     /// A destination block is not in the pool, is given twice, or there are too few.
     #[error("destination blocks must be in the pool, distinct, and under `strict` one for each block to fetch")]
     BadDestination,
-    /// A destination block belongs to another prefetch that is not quiesced.
-    #[error("a destination block still belongs to another prefetch: wait until that is quiesced")]
+    /// A destination block belongs to another prefetch: it is not quiesced, or its lease has not
+    /// ended.
+    #[error("a destination block still belongs to another prefetch: wait until that is quiesced, and claim or cancel it")]
     DestinationInUse,
+    /// A destination block is in the tree, or still protected by a pin on it.
+    #[error("a destination block is held by the reuse tree: evict it first, or take a fresh one")]
+    DestinationHeld,
     /// The owner has no blocks to set aside.
     #[error("the owner of blocks has none free now: try again later")]
     NoBlocks,
@@ -194,6 +202,17 @@ impl From<TryReserveError> for BeginError {
     }
 }
 
+impl From<Refusal> for BeginError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Limit => Self::Limit,
+            Refusal::Repeated => Self::BadDestination,
+            Refusal::Lent => Self::DestinationInUse,
+            Refusal::NoMemory => Self::NoMemory,
+        }
+    }
+}
+
 /// A copy, for which memory is asked.
 fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>, TryReserveError> {
     let mut copy = Vec::new();
@@ -210,12 +229,11 @@ pub struct Transceiver {
     /// This rank among those that deal blocks out in turn, and how many they are.
     context: (usize, usize),
     owner: Arc<dyn BlockOwner>,
-    max_prefetches: usize,
     transport_name: &'static str,
     rank_entry: Arc<Vec<u8>>,
     served_state: ServedState,
     allow_list: Arc<RwLock<AllowList>>,
-    lent: Arc<Mutex<Lent>>,
+    loans: Arc<Loans>,
     status: Arc<Mutex<Status>>,
     last_sequence: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -226,16 +244,51 @@ pub struct Transceiver {
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
     // Last: its threads may still answer the one above.
-    _metadata: Arc<MetadataService>,
+    _states: Arc<dyn StateSource>,
 }
 
 impl Transceiver {
-    /// Starts a transceiver over `transport`.
+    /// Starts a transceiver over `transport`, with a thread that drives it.
     pub fn start(
         config: TransceiverConfig,
         transport: Box<dyn Transport>,
         surroundings: Surroundings,
     ) -> Result<Self, CreateError> {
+        let allow_list = Arc::new(RwLock::new(AllowList::new()));
+        let states = Arc::new(MetadataService::new(
+            Arc::clone(&allow_list),
+            Arc::clone(&surroundings.clock),
+            Arc::clone(&surroundings.poison),
+        ));
+        let (mut transceiver, driver) =
+            Self::compose(config, transport, states, allow_list, surroundings)?;
+        let thread = std::thread::Builder::new()
+            .name("kvhints-transfer".to_owned())
+            .spawn(move || driver.live())
+            .map_err(CreateError::Thread)?;
+        transceiver.thread = Some(thread);
+        Ok(transceiver)
+    }
+
+    /// A transceiver without a thread: whoever holds the driver drives it. The driver may outlive
+    /// the transceiver; the host's memory must outlive both.
+    pub fn without_thread(
+        config: TransceiverConfig,
+        transport: Box<dyn Transport>,
+        states: Arc<dyn StateSource>,
+        surroundings: Surroundings,
+    ) -> Result<(Self, Driver), CreateError> {
+        let allow_list = Arc::new(RwLock::new(AllowList::new()));
+        Self::compose(config, transport, states, allow_list, surroundings)
+    }
+
+    fn compose(
+        config: TransceiverConfig,
+        transport: Box<dyn Transport>,
+        states: Arc<dyn StateSource>,
+        allow_list: Arc<RwLock<AllowList>>,
+        surroundings: Surroundings,
+    ) -> Result<(Self, Driver), CreateError> {
         check(&config)?;
         let Surroundings { incarnation, clock, metrics, poison } = surroundings;
         let own_rank = RankAddress {
@@ -255,15 +308,9 @@ impl Transceiver {
         // A worker of one rank is complete at once.
         let is_complete = config.parallel.rank_count() == Some(1);
         let served = is_complete.then(|| Arc::clone(&rank_entry));
-        let allow_list = Arc::new(RwLock::new(AllowList::new()));
-        let lent = Arc::new(Mutex::new(Lent::default()));
+        let loans = Arc::new(Loans::new(config.max_prefetches));
         let status = Arc::new(Mutex::new(Status::default()));
         let mailbox = Arc::new(Mailbox::new(transport.waker()));
-        let metadata = Arc::new(MetadataService::new(
-            Arc::clone(&allow_list),
-            Arc::clone(&clock),
-            Arc::clone(&poison),
-        ));
         let identity = Arc::new(Identity {
             incarnation,
             namespace: config.namespace.clone(),
@@ -274,7 +321,7 @@ impl Transceiver {
         let context = (place.context as usize, config.parallel.context as usize);
         let tokens_per_block = config.cache.tokens_per_block as usize;
         let transport_name = transport.name();
-        let driver = Driver {
+        let parts = Parts {
             transport,
             source: Source::new(
                 Arc::clone(&identity),
@@ -290,35 +337,27 @@ impl Transceiver {
                 Arc::clone(&config.owner),
                 config.destination_limits,
                 Arc::clone(&allow_list),
-                Arc::clone(&metrics),
-                Arc::clone(&lent),
             ),
             mailbox: Arc::clone(&mailbox),
-            metadata: Arc::clone(&metadata),
-            lent: Arc::clone(&lent),
+            states: Arc::clone(&states),
             status: Arc::clone(&status),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
             gauges: TransferGauges::new(Arc::clone(&metrics)),
             wires_of: Default::default(),
         };
-        let thread_poison = Arc::clone(&poison);
-        let thread = std::thread::Builder::new()
-            .name("kvhints-transfer".to_owned())
-            .spawn(move || driver.live(&thread_poison))
-            .map_err(CreateError::Thread)?;
-        Ok(Self {
+        let driver = Driver::new(parts, Arc::clone(&poison));
+        let transceiver = Self {
             incarnation,
             namespace: config.namespace,
             tokens_per_block,
             context,
             owner: config.owner,
-            max_prefetches: config.max_prefetches,
             transport_name,
             rank_entry,
             served_state: Arc::new(RwLock::new(served)),
             allow_list,
-            lent,
+            loans,
             status,
             last_sequence: AtomicU64::new(0),
             clock,
@@ -327,9 +366,10 @@ impl Transceiver {
             http: Mutex::new(None),
             tcp: Mutex::new(None),
             mailbox,
-            thread: Some(thread),
-            _metadata: metadata,
-        })
+            thread: None,
+            _states: states,
+        };
+        Ok((transceiver, driver))
     }
 
     /// This start's number.
@@ -402,7 +442,12 @@ impl Transceiver {
 
     /// Prefetches that are not quiesced.
     pub fn prefetches_in_flight(&self) -> usize {
-        self.lent.lock().attempts
+        self.loans.in_use()
+    }
+
+    /// Blocks that belong to prefetches, those on a lease too.
+    pub fn blocks_lent(&self) -> usize {
+        self.loans.blocks()
     }
 
     /// Has the owner set blocks aside for an order that names none.
@@ -427,12 +472,21 @@ impl Transceiver {
         });
         // All memory before blocks are lent.
         let destination = copied(&order.destination[..wanted.count])?;
-        let names = copied(&sequence.names()[..end])?;
+        let full_end = end.min(sequence.full_block_count());
+        let mut names = Vec::new();
+        names.try_reserve_exact(end)?;
+        names.extend_from_slice(&sequence.names()[..full_end]);
+        let full_hashes = &sequence.block_hashes()[..full_end];
         let mut hashes = Vec::new();
         hashes.try_reserve_exact(wanted.count)?;
-        hashes
-            .extend(sequence.block_hashes()[..end].iter().skip(wanted.first).step_by(wanted.step));
-        self.lend(&destination)?;
+        hashes.extend(full_hashes.iter().skip(wanted.first).step_by(wanted.step));
+        if end > full_end {
+            // The last block is short: its identity is not kept.
+            names.extend(sequence.name(full_end));
+            hashes.extend(sequence.block_hash(full_end));
+        }
+        self.check_destination(&destination)?;
+        let loan = self.loans.lend(&destination)?;
         let now_ns = self.clock.monotonic_ns();
         // Begun by the command below, which fetches the metadata.
         let requested = wanted.count as u32;
@@ -446,6 +500,7 @@ impl Transceiver {
                 sequence: number,
                 origin: order.origin.clone(),
                 names,
+                token_count: sequence.token_count(),
                 skipped_blocks: order.first_block,
                 wanted,
                 covered_blocks,
@@ -457,6 +512,9 @@ impl Transceiver {
                 hint,
             },
             prefetch,
+            loan,
+            self.owner.block_bytes(),
+            Arc::clone(&self.metrics),
         ));
         let refusal = if !sequence.is_servable_to_peers() {
             Some(FailReason::NotShareable)
@@ -466,10 +524,9 @@ impl Transceiver {
             None
         };
         if let Some(reason) = refusal {
-            end_without_transport(&attempt, now_ns, reason, &self.metrics, &self.lent);
+            attempt.shut_down(now_ns, reason);
         } else if self.mailbox.send(Command::Begin(Arc::clone(&attempt))).is_err() {
-            let reason = FailReason::Fault;
-            end_without_transport(&attempt, now_ns, reason, &self.metrics, &self.lent);
+            attempt.shut_down(now_ns, FailReason::Fault);
             return Err(BeginError::Closed);
         }
         let mailbox = Arc::clone(&self.mailbox);
@@ -490,12 +547,22 @@ impl Transceiver {
             max_tokens => max_tokens.min(token_count),
         };
         let full_blocks = usable_tokens / self.tokens_per_block;
-        let end = order.hint.map_or(full_blocks, |(blocks, _)| full_blocks.min(blocks));
         let (index, step) = self.context;
         let first = order.first_block;
         // The first block from there on that is dealt to this rank.
         let first = first.saturating_add((index + step - first % step) % step);
-        let count = end.saturating_sub(first).div_ceil(step);
+        let up_to = |blocks: usize| {
+            let end = order.hint.map_or(blocks, |(hinted, _)| blocks.min(hinted));
+            (end, end.saturating_sub(first).div_ceil(step))
+        };
+        let (mut end, mut count) = up_to(full_blocks);
+        if usable_tokens == token_count {
+            // The sequence's short last block, if there is room for it.
+            let (all_end, all_count) = up_to(order.sequence.block_count());
+            if all_count > count && room >= all_count {
+                (end, count) = (all_end, all_count);
+            }
+        }
         if count == 0 {
             return Err(BeginError::NothingToFetch);
         }
@@ -511,32 +578,15 @@ impl Transceiver {
         }
     }
 
-    /// Notes that blocks are lent to an attempt.
-    fn lend(&self, destination: &[i32]) -> Result<(), BeginError> {
-        let mut lent = self.lent.lock();
-        if lent.attempts >= self.max_prefetches {
-            return Err(BeginError::Limit);
+    /// Whether the host may lend these blocks: they are the owner's, and it does not serve them to
+    /// others. What it serves is shared, and may be on its way to a peer at this moment.
+    fn check_destination(&self, destination: &[i32]) -> Result<(), BeginError> {
+        if !destination.iter().all(|id| self.owner.contains(*id)) {
+            return Err(BeginError::BadDestination);
         }
-        lent.blocks.try_reserve(destination.len())?;
-        for (index, id) in destination.iter().enumerate() {
-            let refusal = if !self.owner.contains(*id) {
-                Some(BeginError::BadDestination)
-            } else if lent.blocks.contains(id) {
-                let is_repeated = destination[..index].contains(id);
-                let in_use = BeginError::DestinationInUse;
-                Some(if is_repeated { BeginError::BadDestination } else { in_use })
-            } else {
-                None
-            };
-            if let Some(refusal) = refusal {
-                destination[..index].iter().for_each(|id| {
-                    lent.blocks.remove(id);
-                });
-                return Err(refusal);
-            }
-            lent.blocks.insert(*id);
+        if self.owner.serves_any(destination) {
+            return Err(BeginError::DestinationHeld);
         }
-        lent.attempts += 1;
         Ok(())
     }
 
@@ -626,6 +676,11 @@ impl PrefetchHandle {
         self.attempt.report()
     }
 
+    /// How the lease on delivered blocks ended, once it did.
+    pub fn lease_end(&self) -> Option<LeaseEnd> {
+        self.attempt.lease_end()
+    }
+
     /// The end, in tokens from the sequence's first, of what is here after `blocks` were delivered.
     pub fn token_end(&self, blocks: u32, tokens_per_block: usize) -> usize {
         let Wanted { first, step, count } = self.attempt.order.wanted;
@@ -634,7 +689,8 @@ impl PrefetchHandle {
             blocks if blocks == count => self.attempt.order.covered_blocks,
             blocks => first + blocks * step,
         };
-        end * tokens_per_block
+        // The last block may be short.
+        (end * tokens_per_block).min(self.attempt.order.token_count)
     }
 
     /// Asks for an end. The outcome follows; one that is already there stays.
