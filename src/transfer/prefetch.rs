@@ -302,8 +302,15 @@ impl Prefetch {
                 }
             }
             Event::Committed { blocks } => {
+                let moved = self.progress.moved.saturating_add(blocks);
+                if self.state == State::PrefetchInProgress
+                    && moved > self.progress.present.unwrap_or(0)
+                {
+                    // More than was agreed on.
+                    self.fail(now_ns, FailReason::Protocol, &mut actions);
+                }
                 if self.state == State::PrefetchInProgress {
-                    self.progress.moved += blocks;
+                    self.progress.moved = moved;
                     if Some(self.progress.moved) == self.progress.present {
                         let outcome = Outcome::Delivered { blocks: self.progress.moved };
                         self.outcome = Some(outcome);

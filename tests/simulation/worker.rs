@@ -10,7 +10,7 @@ use kvhints::poison::Poison;
 use kvhints::reuse::{BlockRange, Evicted, Name, NoObserver, Policy, ReuseTree, ReuseTreeConfig};
 use kvhints::telemetry::Metrics;
 use kvhints::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
-use kvhints::transfer::memory::BlockPool;
+use kvhints::transfer::memory::{BlockMemory, BlockPool};
 use kvhints::transfer::prefetch::{Deadlines, LeaseEnd, Outcome, State};
 use kvhints::transfer::state::{Incarnation, State as WorkerState};
 use kvhints::transfer::transceiver::{

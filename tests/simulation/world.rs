@@ -429,6 +429,8 @@ impl World {
             let mut is_delivered = false;
             // A state or a connection may be stale: then the first try finds out.
             for _ in 0..3 {
+                // Not while the source still serves somebody else: it may have no room for two.
+                self.until_settled()?;
                 let before = self.delivered(destination);
                 self.with(destination, |worker, around| {
                     worker.begin_of(around, prompt, source, Policy::Strict, true)
