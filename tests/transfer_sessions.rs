@@ -19,9 +19,7 @@ use kvhints::transfer::protocol::{Answer, FetchRequest, Message, RequestKey};
 use kvhints::transfer::reason::{FailReason, RefuseReason};
 use kvhints::transfer::session::{Nonce, Role, SessionMessage, Transcript};
 use kvhints::transfer::state::{Incarnation, State};
-use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
-};
+use kvhints::transfer::transport::{Event, PeerId, Segment, Transport};
 use transfer_support::*;
 
 fn ring(secrets: &[(&str, u8)]) -> Arc<KeyRing> {
@@ -309,71 +307,6 @@ fn who_hands_words_on_between_two_honest_peers_gets_no_session() {
     destination.settles();
 }
 
-/// The loopback hub, as if its stations were reached at an address.
-struct At {
-    inner: LoopbackTransport,
-    host: IpAddr,
-}
-
-impl Transport for At {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn address(&self) -> &[u8] {
-        self.inner.address()
-    }
-
-    fn host(&self, _: &[u8]) -> Option<IpAddr> {
-        Some(self.host)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.inner.describe(peer)
-    }
-
-    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
-        self.inner.connect(address)
-    }
-
-    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
-        self.inner.send_message(peer, bytes)
-    }
-
-    fn send_data(
-        &mut self,
-        peer: PeerId,
-        header: Vec<u8>,
-        segments: Vec<Segment>,
-    ) -> Result<Ticket, TransportError> {
-        self.inner.send_data(peer, header, segments)
-    }
-
-    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
-        self.inner.receive_data(data, memory)
-    }
-
-    fn discard_data(&mut self, data: DataId) {
-        self.inner.discard_data(data);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inner.disconnect(peer);
-    }
-
-    fn progress(&mut self) -> Option<Event> {
-        self.inner.progress()
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout);
-    }
-
-    fn waker(&self) -> Arc<dyn Waker> {
-        self.inner.waker()
-    }
-}
-
 #[test]
 fn without_keys_only_this_machine_is_served_unless_told_otherwise() {
     let outside = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
@@ -387,7 +320,7 @@ fn without_keys_only_this_machine_is_served_unless_told_otherwise() {
         (outside, key(), refused),
     ] {
         let hub = LoopbackHub::new(42);
-        let at = At { inner: hub.transport(), host };
+        let at = Placed { inner: hub.transport(), host: Box::new(move |_| Some(host)) };
         let metrics = Arc::new(Metrics::new());
         let is_authenticated = matches!(peers, Peers::WithKey(..));
         let gate = Gate::new(Box::new(at), peers, Arc::clone(&metrics));

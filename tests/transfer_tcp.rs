@@ -4,11 +4,12 @@
 mod transfer_support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use kvhints::plan::{AddressBounds, Endpoint};
 use kvhints::reuse::Policy;
+use kvhints::transfer::layout::ParallelLayout;
 use kvhints::transfer::loopback::LoopbackHub;
 use kvhints::transfer::prefetch::{Deadlines, Outcome};
 use kvhints::transfer::protocol::state_head;
@@ -17,7 +18,7 @@ use kvhints::transfer::state::{State, MAX_STATE_BYTES};
 use kvhints::transfer::transceiver::{FetchOrder, Origin, PrefetchHandle};
 use transfer_support::*;
 
-const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn endpoint_at(address: SocketAddr) -> Endpoint {
     Endpoint::parse(&format!("tcp://{address}")).unwrap()
@@ -102,7 +103,7 @@ fn what_is_told_is_one_message_and_the_end() {
 
 #[test]
 fn a_worker_whose_state_is_not_known_yet_says_nothing() {
-    let parallel = kvhints::transfer::layout::ParallelLayout { tensor: 2, ..ONE_RANK };
+    let parallel = ParallelLayout { tensor: 2, ..ONE_RANK };
     let setup = Setup { parallel, ..Setup::default() };
     let worker = Worker::new(&LoopbackHub::new(1), setup);
     let address = worker.transceiver.serve_tcp(ANY_PORT).unwrap();
@@ -165,6 +166,45 @@ fn whoever_accepts_and_never_tells_runs_into_the_deadline() {
         assert_eq!(ended, Outcome::Failed(FailReason::MetadataTimeout), "{told} bytes");
     }
     source.settles();
+    destination.settles();
+}
+
+#[test]
+fn one_address_that_leads_elsewhere_spoils_the_whole_state() {
+    const ELSEWHERE: &[u8] = b"elsewhere";
+    let hub = LoopbackHub::new(1);
+    let parallel = ParallelLayout { tensor: 2, ..ONE_RANK };
+    let of_rank = |rank, incarnation| Setup {
+        rank,
+        incarnation,
+        parallel: parallel.clone(),
+        ..Setup::default()
+    };
+    let source = [0, 1].map(|rank| Worker::new(&hub, of_rank(rank, 1 + rank as u8)));
+    source.iter().for_each(|rank| rank.hold(&sequence(1, 0), &[3]));
+    let entries = source.each_ref().map(|rank| rank.transceiver.rank_entry());
+    source[0].transceiver.set_state(&entries).unwrap();
+    // As if all were reached at 127.0.0.1, but for one.
+    let host = |address: &[u8]| {
+        let last = if address == ELSEWHERE { 9 } else { 1 };
+        Some(IpAddr::from([127, 0, 0, last]))
+    };
+    let placed = Placed { inner: hub.transport(), host: Box::new(host) };
+    let destination = Worker::over(Box::new(placed), of_rank(0, 9));
+    let honest = State::decode(&source[0].transceiver.state().unwrap()).unwrap();
+    let mut forged = honest.clone();
+    forged.ranks[1].address = ELSEWHERE.to_vec();
+    let denied = Outcome::Failed(FailReason::EndpointDenied);
+    for (state, expected) in [(forged, denied), (honest, Outcome::Delivered { blocks: 1 })] {
+        let state = state.encode().unwrap();
+        let address = server([&state_head(state.len() as u32)[..], &state].concat(), false);
+        let bounds = AddressBounds::within(&["127.0.0.1"]).unwrap();
+        destination.transceiver.allow(endpoint_at(address), bounds).unwrap();
+        // Only rank 0 would be asked.
+        assert_eq!(outcome(&begin(&destination, address)), expected);
+        assert_eq!(destination.transceiver.status().sources, usize::from(expected != denied));
+    }
+    source.iter().for_each(Worker::settles);
     destination.settles();
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use kvhints::poison::Poison;
 use kvhints::reuse::{NoObserver, Policy, ReuseTree, ReuseTreeConfig, Sequence, SequenceParams};
 use kvhints::telemetry::Metrics;
 use kvhints::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
-use kvhints::transfer::loopback::LoopbackHub;
+use kvhints::transfer::loopback::{LoopbackHub, LoopbackTransport};
 use kvhints::transfer::memory::BlockPool;
 use kvhints::transfer::prefetch::{Deadlines, Outcome, State as PrefetchState};
 use kvhints::transfer::state::{Incarnation, State};
@@ -415,6 +416,71 @@ impl Transport for Mischievous {
     fn wait(&mut self, timeout: Duration) {
         // The test changes flags without a wake: look often.
         self.inner.wait(timeout.min(Duration::from_millis(5)));
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        self.inner.waker()
+    }
+}
+
+/// A station of the loopback hub, as if addresses led to hosts.
+pub struct Placed {
+    pub inner: LoopbackTransport,
+    pub host: Box<dyn Fn(&[u8]) -> Option<IpAddr> + Send>,
+}
+
+impl Transport for Placed {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn address(&self) -> &[u8] {
+        self.inner.address()
+    }
+
+    fn host(&self, address: &[u8]) -> Option<IpAddr> {
+        (self.host)(address)
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        self.inner.describe(peer)
+    }
+
+    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
+        self.inner.connect(address)
+    }
+
+    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
+        self.inner.send_message(peer, bytes)
+    }
+
+    fn send_data(
+        &mut self,
+        peer: PeerId,
+        header: Vec<u8>,
+        segments: Vec<Segment>,
+    ) -> Result<Ticket, TransportError> {
+        self.inner.send_data(peer, header, segments)
+    }
+
+    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
+        self.inner.receive_data(data, memory)
+    }
+
+    fn discard_data(&mut self, data: DataId) {
+        self.inner.discard_data(data);
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        self.inner.disconnect(peer);
+    }
+
+    fn progress(&mut self) -> Option<Event> {
+        self.inner.progress()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.inner.wait(timeout);
     }
 
     fn waker(&self) -> Arc<dyn Waker> {

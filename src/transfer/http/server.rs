@@ -324,7 +324,7 @@ fn answer_to(request: &[u8], state: &ServedState) -> Option<Answer> {
             None => ("503 Service Unavailable", None),
         },
     };
-    let body = body.unwrap_or_else(|| Arc::default());
+    let body = body.unwrap_or_default();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n",
