@@ -152,14 +152,21 @@ TEST_F(PeerKeysTest, ValuesThatCannotBeAreRefused) {
 }
 
 TEST_F(PeerKeysTest, WhoIsServedWithoutKeysIsSaidOnce) {
-  kvh_str_t notice{};
-  ASSERT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_OK);
-  EXPECT_THAT(std::string(notice.data, notice.len), HasSubstr("not authenticated"));
-  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_NOT_FOUND);
-  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), nullptr), KVH_ERR_INVALID_ARGUMENT);
-  EXPECT_EQ(kvh_transceiver_notice(nullptr, &notice), KVH_ERR_INVALID_ARGUMENT);
+  std::vector<std::string> said;
+  const auto take = [](void *user_data, const kvh_log_record_t *record) {
+    if (support::view(record->event) == "peers_unauthenticated") {
+      static_cast<std::vector<std::string> *>(user_data)->emplace_back(support::view(record->fields));
+    }
+  };
+  ASSERT_EQ(kvh_context_set_log(worker.context.get(), KVH_LOG_WARNING, take, &said, nullptr), KVH_OK);
+  EXPECT_EQ(create(worker.params(hub.get())), KVH_OK);
+  EXPECT_THAT(said, testing::ElementsAre(R"({"served":"this_machine"})"));
+  kvh_transceiver_params_t params = worker.params(hub.get());
+  params.unauthenticated_peers = KVH_PEERS_ANYBODY;
+  EXPECT_EQ(create(params), KVH_OK);
+  EXPECT_THAT(said, testing::ElementsAre(HasSubstr("this_machine"), R"({"served":"anybody"})"));
   restart(worker, ring(1).get());
-  EXPECT_EQ(kvh_transceiver_notice(worker.transceiver.get(), &notice), KVH_NOT_FOUND);
+  EXPECT_EQ(said.size(), 2u) << "with keys there is nothing to say";
 }
 
 TEST_F(TransceiverTest, TheStateIsServedOverTcpToo) {

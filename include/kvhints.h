@@ -505,7 +505,7 @@ typedef struct kvh_snapshot kvh_snapshot_t;
 //
 // With peer_keys, peers prove to each other that they hold a key before any name is answered; what
 // travels is not encrypted. Without, whoever is served (unauthenticated_peers) may fetch blocks by
-// name. Keep transports on networks that only workers reach: UCX may end the process when anybody
+// name, and the context's log says so once ("peers_unauthenticated"). Keep transports on networks that only workers reach: UCX may end the process when anybody
 // else writes to its ports.
 typedef struct kvh_transceiver kvh_transceiver_t;
 
@@ -2411,13 +2411,6 @@ kvh_status_t kvh_transceiver_create(const kvh_context_t *context,
                                     const kvh_transceiver_params_t *params,
                                     kvh_transceiver_t **transceiver_out,
                                     kvh_error_t **error_out);
-
-// What an operator should know of this transceiver, for the host's log: static text, given once. Such
-// as that its peers are not authenticated, and who is served therefore. KVH_NOT_FOUND: nothing, or
-// nothing more.
-KVH_MUST_USE
-kvh_status_t kvh_transceiver_notice(const kvh_transceiver_t *transceiver,
-                                    kvh_str_t *notice_out);
 
 // Lets states be fetched from an endpoint ("http://host:port/path"), whatever the binding table
 // allows: this list is the transfer's own. address_ranges (CIDR, such as "10.0.0.0/8") bound the

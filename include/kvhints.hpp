@@ -831,14 +831,6 @@ class Transceiver {
     check(kvh_transceiver_serve_tcp(get(), borrow(address), port, &chosen, &error), error);
     return chosen;
   }
-  // What the host's log should say, once; then nothing.
-  std::optional<std::string_view> notice() const {
-    kvh_str_t notice{};
-    if (check(kvh_transceiver_notice(get(), &notice)) == KVH_NOT_FOUND) {
-      return std::nullopt;
-    }
-    return std::string_view(notice.data, notice.len);
-  }
   kvh_transceiver_status_t status() const {
     auto status = sized<kvh_transceiver_status_t>();
     check(kvh_transceiver_status(get(), &status));

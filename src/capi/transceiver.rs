@@ -4,8 +4,6 @@ use std::ffi::{c_char, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::args::{self, Params};
 use super::block_owner::kvh_block_owner_t;
 use super::buffer::kvh_buffer_t;
@@ -44,7 +42,7 @@ use crate::transfer::ucx::{UcxOptions, UcxTransport};
 ///
 /// With peer_keys, peers prove to each other that they hold a key before any name is answered; what
 /// travels is not encrypted. Without, whoever is served (unauthenticated_peers) may fetch blocks by
-/// name. Keep transports on networks that only workers reach: UCX may end the process when anybody
+/// name, and the context's log says so once ("peers_unauthenticated"). Keep transports on networks that only workers reach: UCX may end the process when anybody
 /// else writes to its ports.
 pub struct kvh_transceiver_t {
     _opaque: [u8; 0],
@@ -56,8 +54,6 @@ pub struct TransceiverObject {
     pub(crate) context: Arc<Context>,
     /// Whether the host's own functions set blocks aside.
     pub(crate) has_host_owner: bool,
-    /// What the host's log should say, until it is told.
-    notice: Mutex<Option<&'static str>>,
 }
 
 impl Handle for kvh_transceiver_t {
@@ -492,7 +488,9 @@ unsafe fn create(
     // SAFETY: as above.
     let transport = unsafe { transport_from(params) }?;
     let gate = Gate::new(transport, peers, Arc::clone(&context.metrics));
-    let notice = gate.notice();
+    if let Some(served) = gate.served_without_proof() {
+        context.log(Event::PeersUnauthenticated, &[("served", Value::Word(served))]);
+    }
     let (source, destination) = (SourceLimits::default(), DestinationLimits::default());
     let bytes = |chosen: u64, default: usize| {
         or_default(usize::try_from(chosen).unwrap_or(usize::MAX), default)
@@ -527,9 +525,8 @@ unsafe fn create(
     };
     let transceiver = Transceiver::start(config, Box::new(gate), surroundings)
         .map_err(|error| (kvh_status::from(&error), error.to_string()))?;
-    let notice = Mutex::new(notice);
     let has_host_owner = !params.block_owner.is_null();
-    Ok(TransceiverObject { transceiver, context: Arc::clone(context), has_host_owner, notice })
+    Ok(TransceiverObject { transceiver, context: Arc::clone(context), has_host_owner })
 }
 
 /// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
@@ -560,29 +557,6 @@ pub unsafe extern "C" fn kvh_transceiver_create(
             let rank = Value::Number(params.rank.into());
             context.log(Event::TransceiverCreated, &[("transport", name), ("rank", rank)]);
             transceiver_out.write(handle::give(object));
-            Ok(())
-        })
-    }
-}
-
-/// What an operator should know of this transceiver, for the host's log: static text, given once. Such
-/// as that its peers are not authenticated, and who is served therefore. KVH_NOT_FOUND: nothing, or
-/// nothing more.
-///
-/// # Safety
-/// `transceiver` is live; `notice_out` is writable.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvh_transceiver_notice(
-    transceiver: *const kvh_transceiver_t,
-    notice_out: *mut kvh_str_t,
-) -> kvh_status_t {
-    // SAFETY: the caller's promise.
-    unsafe {
-        on_transceiver(transceiver, |object| {
-            let notice_out = args::out(notice_out)?;
-            let notice = object.notice.lock().take().ok_or(KVH_NOT_FOUND)?;
-            notice_out.write(kvh_str_t { data: notice.as_ptr().cast(), len: notice.len() });
             Ok(())
         })
     }

@@ -44,6 +44,8 @@ pub enum Event {
     PrefetchFailed,
     /// A peer sent what no peer sends, and was cut off.
     PeerCutOff,
+    /// A transceiver has no keys of its peers.
+    PeersUnauthenticated,
     /// A hint was not admitted.
     HintIgnored,
     /// A hint led to no fetch.
@@ -58,11 +60,12 @@ pub enum Event {
 
 impl Event {
     /// All, by number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Poisoned,
         Self::BroadcastFailed,
         Self::PrefetchFailed,
         Self::PeerCutOff,
+        Self::PeersUnauthenticated,
         Self::HintIgnored,
         Self::PlanRefused,
         Self::SourceRequestRefused,
@@ -92,6 +95,11 @@ impl Event {
                 Level::Warning,
                 "peer_cut_off",
                 "a peer sent what could not be read; the connection was closed",
+            ),
+            Self::PeersUnauthenticated => (
+                Level::Warning,
+                "peers_unauthenticated",
+                "a transceiver has no keys of its peers; see who is served, or give it a key ring",
             ),
             Self::HintIgnored => (
                 Level::Info,

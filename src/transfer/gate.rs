@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hint::signature::Code;
+use crate::telemetry::log::{self, Value};
 use crate::telemetry::Metrics;
 
 use super::protocol::{Answer, Message};
@@ -92,23 +93,13 @@ impl Gate {
         }
     }
 
-    /// What an operator should know of who is served, if it is not who holds a key.
-    pub fn notice(&self) -> Option<&'static str> {
+    /// Who is served without a proof, as a word of the log; `None` where all have to prove themselves.
+    pub fn served_without_proof(&self) -> Option<&'static str> {
         match (&self.policy, self.is_local) {
             (Peers::WithKey(..), _) => None,
-            (Peers::Anybody, _) => Some(
-                "transfers: peers are not authenticated, and whoever reaches the transport is \
-                 served: give the transceiver a key ring for its peers",
-            ),
-            (Peers::OfThisMachine, true) => Some(
-                "transfers: peers are not authenticated, so only processes of this machine are \
-                 served: give the transceiver a key ring for its peers",
-            ),
-            (Peers::OfThisMachine, false) => Some(
-                "transfers: peers are not authenticated, and the transport is reached from other \
-                 machines, so nobody is served: give the transceiver a key ring for its peers, or \
-                 say that anybody may be served",
-            ),
+            (Peers::Anybody, _) => Some("anybody"),
+            (Peers::OfThisMachine, true) => Some("this_machine"),
+            (Peers::OfThisMachine, false) => Some("nobody"),
         }
     }
 
@@ -140,6 +131,8 @@ impl Gate {
                 if let Ok(Message::Fetch(request)) = Message::decode(&bytes) {
                     let reason = RefuseReason::Unauthenticated;
                     self.metrics.source_requests_refused.add(reason.index(), 1);
+                    let word = Value::Word(Metrics::SOURCE_REFUSALS[reason.index()]);
+                    self.metrics.log.write(log::Event::SourceRequestRefused, &[("reason", word)]);
                     let answer = Message::Answer(request.key, Answer::Refused(reason)).encode();
                     // A peer that is gone needs no answer.
                     let _ = self.inner.send_message(peer, answer);
