@@ -602,18 +602,21 @@ fn requests() {
         stored
     };
     call_survives(with_stored, |stored| made(kvh_request_destroy, |out| add(stored, out)));
-    // SAFETY, here and below: everything is live.
-    call_survives(admitted, |Admitted { request, .. }| unsafe {
-        kvh_request_grow(request.0, 2 * REQUEST_TOKENS, 35, 0)
+    call_survives(admitted, |Admitted { request, .. }| {
+        // SAFETY: everything is live.
+        unsafe { kvh_request_grow(request.0, 2 * REQUEST_TOKENS, 35, 0) }
     });
-    call_survives(admitted, |Admitted { request, stored }| unsafe {
-        kvh_request_store_context(request.0, stored.sequence.0, REQUEST_TOKENS)
+    call_survives(admitted, |Admitted { request, stored }| {
+        // SAFETY: everything is live.
+        unsafe { kvh_request_store_context(request.0, stored.sequence.0, REQUEST_TOKENS) }
     });
     call_survives(admitted, |Admitted { request, .. }| {
+        // SAFETY: everything is live.
         made(kvh_request_pin_destroy, |out| unsafe { kvh_request_pin(request.0, out) })
     });
-    call_survives(admitted, |Admitted { request, stored }| unsafe {
-        kvh_request_finish(request.0, stored.sequence.0, REQUEST_TOKENS)
+    call_survives(admitted, |Admitted { request, stored }| {
+        // SAFETY: everything is live.
+        unsafe { kvh_request_finish(request.0, stored.sequence.0, REQUEST_TOKENS) }
     });
 }
 

@@ -123,7 +123,8 @@ mod tests {
         let shape = shape();
         // Two tokens of five two-byte numbers: 20 bytes a head; 6 heads, keys and values.
         assert_eq!(shape.block_bytes(), 240);
-        assert_eq!(shape.pieces(0, &heads(&[(0, 2), (0, 3), (0, 1)])), Some(vec![0..240]));
+        let whole = shape.pieces(0, &heads(&[(0, 2), (0, 3), (0, 1)])).unwrap();
+        assert_eq!((whole.len(), &whole[0]), (1, &(0..240)));
         assert_eq!(shape.pieces(0, &heads(&[(1, 1)])), Some(vec![20..40, 60..80]));
         assert_eq!(shape.pieces(0, &heads(&[(1, 1), (0, 3)])), Some(vec![20..40, 60..200]));
         assert_eq!(shape.pieces(1, &heads(&[(2, 1), (0, 0)])), Some(vec![120..140, 180..200]));

@@ -224,10 +224,14 @@ mod tests {
         let outside = [0..11, usize::MAX - 1..usize::MAX, 4..2];
         for piece in outside {
             assert!(!pool.gather(1, &[0..1, piece.clone()], &mut out), "{piece:?}");
-            assert!(!pool.scatter(1, &[piece.clone()], &vec![0; piece.len().min(64)]), "{piece:?}");
+            assert!(
+                !pool.scatter(1, std::slice::from_ref(&piece), &vec![0; piece.len().min(64)]),
+                "{piece:?}"
+            );
         }
         assert_eq!(out.len(), 3);
-        assert!(!pool.gather(4, &[0..1], &mut out) && !pool.scatter(-1, &[0..1], &[0]));
+        let first = std::slice::from_ref(&(0..1));
+        assert!(!pool.gather(4, first, &mut out) && !pool.scatter(-1, first, &[0]));
         assert!(!pool.scatter(2, &[0..2, 5..6], &[1, 2]), "too few bytes");
         assert!(pool.scatter(2, &[0..2, 5..6], &[101, 102, 103]));
         assert_eq!(bytes[19..27], [19, 101, 102, 22, 23, 24, 103, 26]);

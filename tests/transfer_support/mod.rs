@@ -426,8 +426,11 @@ impl Transport for Mischievous {
 /// A station of the loopback hub, as if addresses led to hosts.
 pub struct Placed {
     pub inner: LoopbackTransport,
-    pub host: Box<dyn Fn(&[u8]) -> Option<IpAddr> + Send>,
+    pub host: Box<HostOf>,
 }
+
+/// The host that an address leads to.
+pub type HostOf = dyn Fn(&[u8]) -> Option<IpAddr> + Send;
 
 impl Transport for Placed {
     fn name(&self) -> &'static str {
