@@ -470,10 +470,11 @@ typedef struct kvh_plan kvh_plan_t;
 // One attempt to fetch blocks of a request from another worker. It is begun, polled, and claimed
 // when it delivered; whatever goes wrong, the request goes on as if there had been no hint.
 //
-// The blocks given to kvh_prefetch_begin are fresh ones that nobody else uses. They are lent until
-// the prefetch is quiesced, and may be in any state after any outcome but "delivered". After that
-// one they hold the fetched blocks; kvh_reuse_tree_store makes them visible to others. All calls
-// but destroy may be made concurrently, and none waits.
+// The blocks given to kvh_prefetch_begin are fresh ones that nobody else uses and that no reuse tree
+// holds. They are lent until the prefetch is quiesced, and may be in any state after any outcome but
+// "delivered". After that one they hold the fetched blocks and stay lent until they are claimed,
+// cancelled, destroyed with the prefetch, or the abandonment deadline passes; kvh_reuse_tree_store
+// makes them visible to others. All calls but destroy may be made concurrently, and none waits.
 typedef struct kvh_prefetch kvh_prefetch_t;
 
 // All blocks that a request held when it was pinned, stored or not. None of them is handed out until
@@ -1271,7 +1272,9 @@ typedef struct kvh_prefetch_params {
   kvh_bytes_t source_state;
   // Leading full blocks that are here already: only those after them are fetched.
   size_t first_block;
-  // Tokens that may be fetched, from the first; 0: all but the last one (a context request).
+  // Tokens that may be fetched, from the first; 0: all but the last one (a context request). Only
+  // full blocks are, and the sequence's short last one if all tokens may be and block_ids has a
+  // block for it.
   size_t max_tokens;
   // Where this rank's blocks go, in order: distinct, in the pool, lent as said at kvh_prefetch_t.
   // Of n context parallel ranks, rank r has the blocks whose position leaves r when divided by n.
@@ -2484,7 +2487,7 @@ void kvh_transceiver_destroy(kvh_transceiver_t *transceiver);
 
 // Begins to fetch blocks. KVH_NOT_FOUND: nothing to fetch: the plan is no named fetch, or
 // everything within the bounds is here already. KVH_BUSY: a block still belongs to another
-// prefetch. KVH_ERR_LIMIT: too many prefetches or blocks at once. KVH_ERR_INVALID_ARGUMENT:
+// prefetch, or is held by the reuse tree. KVH_ERR_LIMIT: too many prefetches or blocks at once. KVH_ERR_INVALID_ARGUMENT:
 // neither plan nor state, a state that cannot be read, blocks that are not distinct and in the
 // pool, too few of them under KVH_RANGE_STRICT, or a sequence with other tokens per block. What
 // goes wrong later is an outcome. Destroy the prefetch with kvh_prefetch_destroy.

@@ -362,12 +362,12 @@ proptest! {
                         (action, event) => prop_assert!(false, "{action:?} for {event:?}"),
                     }
                 }
-                for index in 0..3 {
+                for (index, before) in spent_before.iter().enumerate() {
                     // Time is noted when a state is left, and at no other moment.
                     let is_left = state_before.timed_index() == Some(index)
                         && prefetch.state() != state_before;
                     let spent = prefetch.progress().spent_ns[index];
-                    prop_assert!(is_left || spent == spent_before[index]);
+                    prop_assert!(is_left || spent == *before);
                 }
                 if outcome_before.is_some() {
                     prop_assert_eq!(prefetch.outcome(), outcome_before, "an outcome stays");
