@@ -192,6 +192,11 @@ class TransceiverParamsStruct(ctypes.Structure):
         ("max_sources", ctypes.c_uint32),
         ("max_prefetches", ctypes.c_uint32),
         ("max_staging_bytes", ctypes.c_uint64),
+        ("peer_keys", Handle),
+        ("peer_key_id", Text),
+        ("unauthenticated_peers", ctypes.c_uint32),
+        ("reserved_2", ctypes.c_uint32),
+        ("block_owner", Handle),
     ]
 
 
@@ -201,7 +206,7 @@ class PrefetchParamsStruct(ctypes.Structure):
     _fields_ = [
         ("struct_size", Size),
         ("policy", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("source_attention_data_rank", ctypes.c_uint32),
         ("plan", Handle),
         ("sequence", Handle),
         ("source_state", Text),
@@ -212,6 +217,8 @@ class PrefetchParamsStruct(ctypes.Structure):
         ("metadata_deadline_ns", ctypes.c_uint64),
         ("transfer_deadline_ns", ctypes.c_uint64),
         ("abandonment_deadline_ns", ctypes.c_uint64),
+        ("source_requirement", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 

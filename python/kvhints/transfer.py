@@ -16,6 +16,7 @@ _ARBITER = 1
 _LOOPBACK, _UCX = 1, 2
 _HOST_MEMORY = 1
 _STRICT, _BEST_EFFORT = 1, 2
+_ANYBODY = 1
 
 
 def _array(kind: Any, values: Items[int]) -> Any:
@@ -124,8 +125,10 @@ class Transceiver(Owned):
         wires: str = "",
         network_devices: str = "",
         listen_address: str = "",
+        serves_anybody: bool = False,
     ) -> None:
-        """Over UCX, or over a loopback where one is given."""
+        """Over UCX, or over a loopback where one is given. Peers of other machines are served only if
+        anybody is: the transport's network must then be one that only workers reach."""
         params = _native.sized(_native.TransceiverParamsStruct)
         params.transport = _UCX if loopback is None else _LOOPBACK
         params.loopback = None if loopback is None else loopback._handle
@@ -133,6 +136,7 @@ class Transceiver(Owned):
         params.tensor_parallel = tensor_parallel
         words = [word.encode() for word in (wires, network_devices, listen_address)]
         params.wires, params.network_devices, params.listen_address = (text(word) for word in words)
+        params.unauthenticated_peers = _ANYBODY if serves_anybody else 0
         params.namespace_bytes = text(namespace)
         params.kv_heads_per_layer = _array(ctypes.c_uint32, layout.kv_heads_per_layer)
         params.layer_count = len(layout.kv_heads_per_layer)
