@@ -261,6 +261,7 @@ fn a_dealt_prefix_ends_at_the_first_hole() {
     let handles = begin(&destination, ONE, &source, &wanted, 0, 0, Policy::BestEffort);
     assert_eq!(outcome(&handles[0]), Outcome::Delivered { blocks: 5 });
     check(&destination, ONE, 0..5, 0);
+    assert_eq!(handles[0].claim(), Some(5));
     // Now its first one too: only block 0 is of use.
     source[1].tree.evict(0, 1).unwrap();
     let handles = begin(&destination, ONE, &source, &wanted, 0, 0, Policy::BestEffort);
@@ -348,7 +349,7 @@ fn entries_of_ranks_with_other_layers_join() {
     let handle = whole[0].begin_order(&order(
         Origin::State(Arc::new(state)),
         &sequence(3, 9),
-        &[1, 2, 3],
+        &[3, 4, 5],
         Policy::Strict,
     ));
     assert_eq!(outcome(&handle.unwrap()), Outcome::ContentMiss);
