@@ -58,8 +58,8 @@ CONTROLS = {
     ),
     "skipped blocks are sent": (
         "src/transfer/source.rs",
-        "            .skip(skipped)\n            .take_while(|id| pool.contains(*id))",
-        "            .take_while(|id| pool.contains(*id))",
+        "pinned.blocks.iter().skip(skipped).step_by(step)",
+        "pinned.blocks.iter().skip(skipped * 0).step_by(step)",
     ),
     "a loan is not given back": (
         "src/transfer/attempt.rs",
@@ -67,9 +67,9 @@ CONTROLS = {
         "            shared.loan.take().map(std::mem::forget);",
     ),
     "the tree's blocks are lent": (
-        "src/transfer/transceiver.rs",
-        "Ok(Some(_)) => Err(BeginError::DestinationHeld),",
-        "Ok(Some(_)) => Ok(()),",
+        "src/transfer/block_owner.rs",
+        "matches!(self.tree.first_held(self.window, ids), Ok(Some(_)))",
+        "self.tree.first_held(self.window, ids).is_err()",
     ),
     "an outcome is replaced": (
         "src/transfer/prefetch.rs",
