@@ -12,13 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::attempt::{Attempt, Origin, Step as AttemptStep};
 use super::block_owner::BlockOwner;
 use super::layout::{self, CacheLayout, ParallelLayout};
 use super::prefetch::{Action, Event};
-use super::protocol::{Answer, DataHeader, FetchRequest, Message, RequestKey};
+use super::protocol::{block_checksum, Answer, DataHeader, FetchRequest, Message, RequestKey};
 use super::reason::{FailReason, RefuseReason};
 use super::share::{shares, RankOf, SourceWorker};
 use super::source::Identity;
@@ -27,6 +26,7 @@ use super::state::{RankAddress, State};
 use super::state_source::StateResult;
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
+use crate::reuse::Name;
 use crate::telemetry::nvtx::{Range, Step};
 
 /// Staging that is kept for the next runs.
@@ -661,18 +661,26 @@ impl Destination {
     }
 
     fn verify(&self, receive: &Receive) -> Result<(), FailReason> {
-        let checksums = &receive.run.header.checksums;
+        let DataHeader { first_block, checksums, .. } = &receive.run.header;
         let part_bytes = receive.staging.len() / checksums.len().max(1);
-        let is_whole = receive
-            .staging
-            .chunks_exact(part_bytes.max(1))
-            .zip(checksums)
-            .all(|(part, checksum)| xxh3_64(part) == *checksum);
+        let parts = receive.staging.chunks_exact(part_bytes.max(1));
+        let is_whole = parts.zip(checksums).enumerate().all(|(index, (part, checksum))| {
+            let name = self.name_of(&receive.run, *first_block as usize + index);
+            name.is_some_and(|name| block_checksum(name, part) == *checksum)
+        });
         if is_whole {
             Ok(())
         } else {
             Err(FailReason::Corrupted)
         }
+    }
+
+    /// The name of the `index`-th block that a run's peer was asked for.
+    fn name_of(&self, run: &Run, index: usize) -> Option<&Name> {
+        let Running { attempt, sources, .. } = self.running.get(&run.sequence)?;
+        let sources = sources.as_ref()?;
+        let (rank, wanted) = (sources.of(run.peer)?, sources.wanted());
+        attempt.order.names.get(wanted.first + rank.wanted_index(index) * wanted.step)
     }
 
     /// Copies a verified run into the blocks that the host lent; how many are whole with it.

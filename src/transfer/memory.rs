@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use xxhash_rust::xxh3::xxh3_64;
-
+use super::protocol::block_checksum;
 use super::transport::Segment;
+use crate::reuse::Name;
 
 /// Memory of the host that holds blocks.
 #[derive(Debug, Clone, Copy)]
@@ -112,11 +112,12 @@ pub unsafe trait BlockMemory: Send + Sync {
         self.block(id).is_some()
     }
 
-    /// xxh3 of a block that is pinned.
-    fn checksum(&self, id: i32) -> Option<u64> {
+    /// [`block_checksum`] of a block that is pinned.
+    fn checksum(&self, id: i32, name: &Name) -> Option<u64> {
         let block = self.block(id)?;
         // SAFETY: inside of the block, and nobody writes a pinned block, as the implementor promises.
-        Some(xxh3_64(unsafe { std::slice::from_raw_parts(block.data, block.len) }))
+        let bytes = unsafe { std::slice::from_raw_parts(block.data, block.len) };
+        Some(block_checksum(name, bytes))
     }
 
     /// Fills a block that is lent to a prefetch; `false` when it is not in the pool or `bytes` is
@@ -207,8 +208,10 @@ mod tests {
         assert_eq!(lens(&[1, 0, 2, 3]), [10, 10, 20]);
         assert!(pool.segments(&[0, 4]).is_none());
         assert!(pool.fill(2, &[7; 10]) && !pool.fill(2, &[7; 9]) && !pool.fill(4, &[7; 10]));
-        assert_eq!(pool.checksum(2), Some(xxh3_64(&[7; 10])));
-        assert_eq!(pool.checksum(4), None);
+        let name = Name([3; 32]);
+        assert_eq!(pool.checksum(2, &name), Some(block_checksum(&name, &[7; 10])));
+        assert_ne!(pool.checksum(2, &Name([4; 32])), pool.checksum(2, &name));
+        assert_eq!(pool.checksum(4, &name), None);
         assert_eq!(bytes[15..35], [[0; 5].as_slice(), &[7; 10], &[0; 5]].concat());
     }
 

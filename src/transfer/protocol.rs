@@ -7,6 +7,8 @@
 //! Guards: decoding is total on hostile bytes and allocates no more than arrived.
 //! Never does: decide. What a message means is the source's and the destination's matter.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::block_part::{BlockPart, HeadRange};
 use super::layout::MAX_LAYOUT_ENTRIES;
 use super::reason::RefuseReason;
@@ -99,6 +101,13 @@ pub enum Answer {
     Refused(RefuseReason),
 }
 
+/// xxh3 of a block's bytes, or of a part of them, seeded with the beginning of the block's name: a
+/// request or a header that was changed on its way may lead to other blocks, and then it does not fit.
+pub fn block_checksum(name: &Name, bytes: &[u8]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = name.0;
+    xxh3_64_with_seed(bytes, u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
 /// What a run of block data is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataHeader {
@@ -106,7 +115,7 @@ pub struct DataHeader {
     pub key: RequestKey,
     /// Position of the run's first block among the wanted ones.
     pub first_block: u32,
-    /// xxh3 of each block, taken while the block was pinned.
+    /// [`block_checksum`] of each block, taken while the block was pinned.
     pub checksums: Vec<u64>,
 }
 

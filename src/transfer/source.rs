@@ -15,18 +15,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::block_owner::{BlockOwner, Pinned};
 use super::block_part::{piece_bytes, BlockPart, BlockShape};
 use super::protocol::{
-    Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable, MAX_BLOCKS_PER_RUN,
+    block_checksum, Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable,
+    MAX_BLOCKS_PER_RUN,
 };
 use super::reason::RefuseReason;
 use super::state::Incarnation;
 use super::transport::{PeerId, Segment, Ticket, Transport};
 use super::wire::WireError;
-use crate::reuse::Policy;
+use crate::reuse::{Name, Policy};
 use crate::telemetry::nvtx::{self, Step};
 use crate::telemetry::{log, Metrics};
 
@@ -103,6 +102,8 @@ struct Serving {
     /// Held for its effect: the blocks stay what they are.
     _pinned: Pinned,
     ids: Vec<i32>,
+    /// What each of them is.
+    names: Vec<Name>,
     /// Where the wanted part of a block lies; `None` for whole blocks.
     pieces: Option<Vec<Range<usize>>>,
     next_block: usize,
@@ -217,11 +218,15 @@ impl Source {
             // The peer is gone, which its own event says; `pinned` unpins here.
             return;
         }
+        // As many as ids: pinned blocks are those of the first names.
+        let names = request.names.iter().skip(skipped).step_by(step).copied();
+        let names = names.take(ids.len()).collect();
         self.metrics.source_requests_served.add(0, 1);
         let hold_ns = request.hold_time_ns.min(self.limits.hold_time_ns);
         let serving = Serving {
             _pinned: pinned,
             ids,
+            names,
             pieces,
             next_block: 0,
             runs_in_flight: 0,
@@ -347,13 +352,15 @@ impl Source {
             return false;
         }
         let run = &left[..run_blocks];
+        let names = &serving.names[serving.next_block..][..run_blocks];
         let mut parts = Vec::new();
         let sent = match &serving.pieces {
             None => self.owner.segments(run).map(|segments| {
-                let checksums = run.iter().filter_map(|id| self.owner.checksum(*id)).collect();
+                let checksum = |(id, name): (&i32, &Name)| self.owner.checksum(*id, name);
+                let checksums = run.iter().zip(names).filter_map(checksum).collect();
                 (segments, checksums)
             }),
-            Some(pieces) => cut(&*self.owner, run, pieces, bytes, &mut parts),
+            Some(pieces) => cut(&*self.owner, run, names, pieces, bytes, &mut parts),
         };
         let Some((segments, checksums)) = sent else {
             // Checked when the request was accepted; without memory there is nothing to send.
@@ -492,6 +499,7 @@ impl Source {
 fn cut(
     owner: &dyn BlockOwner,
     ids: &[i32],
+    names: &[Name],
     pieces: &[Range<usize>],
     bytes: usize,
     parts: &mut Vec<u8>,
@@ -500,6 +508,7 @@ fn cut(
     if !ids.iter().all(|id| owner.gather(*id, pieces, parts)) {
         return None;
     }
-    let checksums = parts.chunks_exact(piece_bytes(pieces)).map(xxh3_64).collect();
+    let each = parts.chunks_exact(piece_bytes(pieces)).zip(names);
+    let checksums = each.map(|(part, name)| block_checksum(name, part)).collect();
     Some((vec![Segment { data: parts.as_mut_ptr(), len: parts.len() }], checksums))
 }
