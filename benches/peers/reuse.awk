@@ -2,7 +2,7 @@
 
 BEGIN { FS = "\t" }
 
-function ratio(upper, lower) { return lower > 0 ? sprintf("%.3f", upper / lower) : "" }
+function ratio(upper, lower) { return upper > 0 && lower > 0 ? sprintf("%.3f", upper / lower) : "" }
 function both(name, subject) { return (name, subject) in median ? least[name, subject] " / " median[name, subject] : "" }
 
 {
