@@ -58,8 +58,8 @@ CONTROLS = {
     ),
     "skipped blocks are sent": (
         "src/transfer/source.rs",
-        "pinned.blocks.iter().skip(skipped).step_by(step)",
-        "pinned.blocks.iter().skip(skipped * 0).step_by(step)",
+        ".zip(&request.names).skip(skipped).step_by(step)",
+        ".zip(&request.names).skip(skipped * 0).step_by(step)",
     ),
     "a loan is not given back": (
         "src/transfer/attempt.rs",

@@ -201,10 +201,14 @@ impl Source {
             return;
         };
         // The owner may know blocks that are not in this memory: they cannot be sent.
-        let blocks = pinned.blocks.iter().skip(skipped).step_by(step);
-        let blocks = blocks.take_while(|block| self.owner.contains(block.id));
-        let (ids, block_hashes): (Vec<i32>, Vec<u64>) =
-            blocks.map(|block| (block.id, block.block_hash)).unzip();
+        let blocks = pinned.blocks.iter().zip(&request.names).skip(skipped).step_by(step);
+        let blocks = blocks.take_while(|(block, _)| self.owner.contains(block.id));
+        let (mut ids, mut names, mut block_hashes) = (Vec::new(), Vec::new(), Vec::new());
+        for (block, name) in blocks {
+            ids.push(block.id);
+            names.push(*name);
+            block_hashes.push(block.block_hash);
+        }
         let is_enough = match request.policy {
             Policy::Strict => ids.len() == wanted,
             Policy::BestEffort => !ids.is_empty(),
@@ -218,9 +222,6 @@ impl Source {
             // The peer is gone, which its own event says; `pinned` unpins here.
             return;
         }
-        // As many as ids: pinned blocks are those of the first names.
-        let names = request.names.iter().skip(skipped).step_by(step).copied();
-        let names = names.take(ids.len()).collect();
         self.metrics.source_requests_served.add(0, 1);
         let hold_ns = request.hold_time_ns.min(self.limits.hold_time_ns);
         let serving = Serving {
