@@ -708,16 +708,7 @@ pub unsafe extern "C" fn kvh_transceiver_serve_http(
     error_out: *mut *mut kvh_error_t,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
-    unsafe {
-        on_transceiver(transceiver, |object| {
-            let address = args::text(address)?;
-            let port_out = args::out(port_out)?;
-            let serve = |address| object.transceiver.serve_http(address);
-            let served = tell(serve_at(address, port, serve), error_out)?;
-            port_out.write(served.port());
-            Ok(())
-        })
-    }
+    unsafe { serve(transceiver, address, port, port_out, error_out, Transceiver::serve_http) }
 }
 
 /// Serves the worker's state over plain TCP, for endpoints like tcp://host:port; the rest is as for
@@ -736,13 +727,28 @@ pub unsafe extern "C" fn kvh_transceiver_serve_tcp(
     error_out: *mut *mut kvh_error_t,
 ) -> kvh_status_t {
     // SAFETY: the caller's promise.
+    unsafe { serve(transceiver, address, port, port_out, error_out, Transceiver::serve_tcp) }
+}
+
+/// What kvh_transceiver_serve_http and its twin for TCP have in common: all but the language.
+///
+/// # Safety
+/// As for [`kvh_transceiver_serve_http`].
+unsafe fn serve(
+    transceiver: *const kvh_transceiver_t,
+    address: kvh_str_t,
+    port: u16,
+    port_out: *mut u16,
+    error_out: *mut *mut kvh_error_t,
+    serve: fn(&Transceiver, SocketAddr) -> Result<SocketAddr, ServeError>,
+) -> kvh_status_t {
+    // SAFETY: the caller's promise.
     unsafe {
         on_transceiver(transceiver, |object| {
             let address = args::text(address)?;
             let port_out = args::out(port_out)?;
-            let serve = |address| object.transceiver.serve_tcp(address);
-            let served = tell(serve_at(address, port, serve), error_out)?;
-            port_out.write(served.port());
+            let served = serve_at(address, port, |address| serve(&object.transceiver, address));
+            port_out.write(tell(served, error_out)?.port());
             Ok(())
         })
     }

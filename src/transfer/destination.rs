@@ -26,7 +26,6 @@ use super::state::{RankAddress, State};
 use super::state_source::StateResult;
 use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
-use crate::reuse::Name;
 use crate::telemetry::nvtx::{Range, Step};
 
 /// Staging that is kept for the next runs.
@@ -662,10 +661,18 @@ impl Destination {
 
     fn verify(&self, receive: &Receive) -> Result<(), FailReason> {
         let DataHeader { first_block, checksums, .. } = &receive.run.header;
+        let running = self.running.get(&receive.run.sequence);
+        let asked = running.and_then(|running| Some((running, running.sources.as_ref()?)));
+        let Some((Running { attempt, .. }, sources)) = asked else {
+            return Err(FailReason::Corrupted);
+        };
+        let Some(rank) = sources.of(receive.run.peer) else { return Err(FailReason::Corrupted) };
+        let wanted = sources.wanted();
         let part_bytes = receive.staging.len() / checksums.len().max(1);
         let parts = receive.staging.chunks_exact(part_bytes.max(1));
         let is_whole = parts.zip(checksums).enumerate().all(|(index, (part, checksum))| {
-            let name = self.name_of(&receive.run, *first_block as usize + index);
+            let index = rank.wanted_index(*first_block as usize + index);
+            let name = attempt.order.names.get(wanted.first + index * wanted.step);
             name.is_some_and(|name| block_checksum(name, part) == *checksum)
         });
         if is_whole {
@@ -673,14 +680,6 @@ impl Destination {
         } else {
             Err(FailReason::Corrupted)
         }
-    }
-
-    /// The name of the `index`-th block that a run's peer was asked for.
-    fn name_of(&self, run: &Run, index: usize) -> Option<&Name> {
-        let Running { attempt, sources, .. } = self.running.get(&run.sequence)?;
-        let sources = sources.as_ref()?;
-        let (rank, wanted) = (sources.of(run.peer)?, sources.wanted());
-        attempt.order.names.get(wanted.first + rank.wanted_index(index) * wanted.step)
     }
 
     /// Copies a verified run into the blocks that the host lent; how many are whole with it.
