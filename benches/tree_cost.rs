@@ -97,7 +97,7 @@ fn main() {
     show("the same with ids", median_ns(500, sum_ids));
     let named = |index: usize| {
         let names = one(index).names();
-        let outcome = tree.pin_named(WINDOW_FULL, names, Policy::Strict, None);
+        let outcome = tree.pin_named(WINDOW_FULL, names, None, Policy::Strict, None);
         black_box(outcome.expect("a good list").range.expect("all is there"));
     };
     show("pin by names", median_ns(500, named));

@@ -798,6 +798,7 @@ fn requests_of_peers() {
         skipped_blocks: 0,
         step: 1,
         names: transfer_support::sequence(300, 0).names().to_vec(),
+        tail: transfer_support::sequence_of(&[1, 2], None).text_tail().expect("memory"),
     });
     let bytes = request.encode();
     let decode = || Message::decode(&bytes).map_err(|unreadable| unreadable.error);

@@ -96,7 +96,7 @@ fn an_offloaded_block_is_not_sent() {
     assert_eq!(tree.set_tier(WINDOW_FULL, 11, Tier::Secondary), Ok(Some(true)));
     let outcome = tree.pin_range(WINDOW_FULL, &prompt, &strict(0, 2)).expect("a good range");
     assert_eq!((outcome.present, outcome.range.is_none()), (1, true));
-    let named = tree.pin_named(WINDOW_FULL, prompt.names(), Policy::BestEffort, None);
+    let named = tree.pin_named(WINDOW_FULL, prompt.names(), None, Policy::BestEffort, None);
     assert_eq!(named.expect("a good list").present, 1);
     assert_eq!(matched(&tree, &prompt), 8, "it can still be matched, and brought back");
 
@@ -205,7 +205,7 @@ fn equal_block_hashes_never_give_one_prompt_the_blocks_of_another() {
     let tree = ReuseTree::new(config).expect("a good configuration");
     store(&tree, &attacker, &[66]);
     assert_eq!(matched(&tree, &victim), 0, "another prompt's block");
-    let named = tree.pin_named(WINDOW_FULL, victim.names(), Policy::BestEffort, None);
+    let named = tree.pin_named(WINDOW_FULL, victim.names(), None, Policy::BestEffort, None);
     assert_eq!(named.expect("a good list").present, 0);
     assert_eq!(store(&tree, &victim, &[77]), [Some(77)]);
     tree.verify().expect("the tree's parts agree");
@@ -297,7 +297,7 @@ fn a_peer_gets_nothing_of_an_adapter_that_only_this_host_knows() {
         Sequence::new(&params).expect("a good sequence")
     };
     let present = |prompt: &Sequence| {
-        let outcome = tree.pin_named(WINDOW_FULL, prompt.names(), Policy::BestEffort, None);
+        let outcome = tree.pin_named(WINDOW_FULL, prompt.names(), None, Policy::BestEffort, None);
         outcome.expect("a good list").present
     };
     let (local, global) = (with(b""), with(b"digest"));
@@ -312,7 +312,7 @@ fn names_in_another_order_or_from_the_middle_are_a_miss() {
     let (tree, prompt) = (tree(), sequence(0..12));
     store(&tree, &prompt, &[1, 2, 3]);
     let present = |names: &[Name]| {
-        let outcome = tree.pin_named(WINDOW_FULL, names, Policy::BestEffort, None);
+        let outcome = tree.pin_named(WINDOW_FULL, names, None, Policy::BestEffort, None);
         outcome.expect("a good list").present
     };
     let names = prompt.names();
@@ -541,7 +541,7 @@ fn a_block_behind_a_fence_is_matched_and_not_sent_until_the_fence_has_passed() {
     let present = || {
         let request = RangeRequest { policy: Policy::BestEffort, ..strict(0, 3) };
         let ranged = tree.pin_range(WINDOW_FULL, &prompt, &request).expect("a good range").present;
-        let named = tree.pin_named(WINDOW_FULL, prompt.names(), Policy::BestEffort, None);
+        let named = tree.pin_named(WINDOW_FULL, prompt.names(), None, Policy::BestEffort, None);
         (ranged, named.expect("a good list").present)
     };
     assert_eq!((matched(&tree, &prompt), present()), (10, (1, 1)));

@@ -131,7 +131,7 @@ impl Cache {
             }
             _ => {
                 let names = sequence.names();
-                let pinned = self.tree.pin_named(window, names, Policy::BestEffort, None);
+                let pinned = self.tree.pin_named(window, names, None, Policy::BestEffort, None);
                 pinned.expect("a good list").range
             }
         };

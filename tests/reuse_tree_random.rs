@@ -188,15 +188,24 @@ impl Pair {
             Operation::PinNamed { window, prompt, strict } => {
                 let sequence = prompt.sequence();
                 let policy = if strict { Policy::Strict } else { Policy::BestEffort };
-                let names = sequence.names();
-                let outcome = self.tree.pin_named(WINDOWS[window], names, policy, None);
+                let tail = sequence.text_tail().expect("memory");
+                let mut names = sequence.names().to_vec();
+                let full_blocks = names.len();
+                if tail.is_some() {
+                    names.extend(sequence.name(full_blocks));
+                }
+                let names = &names;
+                let tail = tail.as_ref();
+                let outcome = self.tree.pin_named(WINDOWS[window], names, tail, policy, None);
                 let outcome = outcome.expect("a good list");
                 let range = if prompt.lora.is_some() { 0..0 } else { 0..names.len() };
-                let ids = self.model[window].sendable(&prompt.path(), range, names.len());
+                let ids = self.model[window].sendable(&prompt.path(), range, full_blocks);
                 assert_eq!(outcome.present, ids.len());
                 let enough = !ids.is_empty() && (!strict || ids.len() == names.len());
                 self.pinned(window, outcome.range, &ids, enough);
-                if enough {
+                if enough && ids.len() > full_blocks {
+                    "named tail hit"
+                } else if enough {
                     "named hit"
                 } else {
                     "named miss"
@@ -340,6 +349,7 @@ fn the_tree_does_what_the_model_does() {
         "range whole",
         "range refused",
         "named hit",
+        "named tail hit",
         "named miss",
         "unpin",
         "unpin again",

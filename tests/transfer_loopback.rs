@@ -141,8 +141,8 @@ fn a_short_prompt_is_fetched_in_its_one_partial_block() {
     assert_eq!(handle.token_end(1, TOKENS_PER_BLOCK), 3);
     assert_eq!(handle.claim(), Some(1));
     assert_eq!(destination.tree.store(0, &short, 0, &[5]).unwrap(), [Some(5)]);
-    // Names decide: neither a longer nor another block stands in for it.
-    for other in [&[1, 2, 3, 4][..], &[1, 2], &[1, 2, 4]] {
+    // Names and tokens decide: neither a shorter nor another block stands in for it.
+    for other in [&[1, 2, 3, 4][..], &[1, 2, 4]] {
         let wanted = sequence_of(other, None);
         let handle = destination.begin(&source, &wanted, &[6], Policy::Strict).unwrap();
         assert_eq!(outcome(&handle), Outcome::ContentMiss, "{other:?}");
@@ -289,6 +289,29 @@ fn sequences_that_mean_something_else_elsewhere_are_not_fetched() {
     assert_eq!(outcome(&handle), Outcome::Failed(FailReason::NotShareable));
     assert_eq!(destination.failed(FailReason::NotShareable), 1);
     destination.settles();
+}
+
+#[test]
+fn a_short_last_block_is_found_at_the_head_of_a_longer_one() {
+    let (source, destination) = two();
+    // The same prompts went on elsewhere: one in its first block, one in its third.
+    let whole: Vec<i32> = (0..12).collect();
+    source.hold(&sequence_of(&whole, None), &[0, 1, 2]);
+    for (tokens, ids) in [(&whole[..3], vec![5]), (&whole[..9], vec![6, 7, 8])] {
+        let wanted = sequence_of(tokens, None);
+        let handle = destination.begin(&source, &wanted, &ids, Policy::Strict).unwrap();
+        assert_eq!(outcome(&handle), Outcome::Delivered { blocks: ids.len() as u32 });
+        assert_eq!(handle.report().foreign_hashes, 0, "a longer block has another hash");
+        for (position, id) in ids.iter().enumerate() {
+            assert!(destination.has(*id, position));
+        }
+        assert_eq!(handle.claim(), Some(ids.len() as u32));
+    }
+    let other = sequence_of(&[0, 1, 9], None);
+    let handle = destination.begin(&source, &other, &[9], Policy::Strict).unwrap();
+    assert_eq!(outcome(&handle), Outcome::ContentMiss);
+    destination.settles();
+    source.settles();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The messages between workers: they read back, and hostile bytes are refused, never worse.
 
-use kvhints::reuse::{Name, Policy};
+use kvhints::reuse::{Name, Policy, TextTail, MAX_TOKENS_PER_BLOCK, TAIL_TRAITS_BYTES};
 use kvhints::transfer::block_part::{BlockPart, HeadRange};
 use kvhints::transfer::protocol::{
     Answer, DataHeader, FetchRequest, Message, RequestKey, MAX_BLOCKS_PER_REQUEST,
@@ -26,7 +26,18 @@ fn request(names: usize) -> FetchRequest {
         skipped_blocks: 1,
         step: 1,
         names: (0..names).map(|index| Name([index as u8; 32])).collect(),
+        tail: None,
     }
+}
+
+fn tail(adapter_kind: u8, salt_kind: u8, tokens: usize) -> TextTail {
+    let mut traits = [0; TAIL_TRAITS_BYTES];
+    (traits[0], traits[1]) = (adapter_kind, salt_kind);
+    traits[2..34].fill(7 * adapter_kind);
+    traits[34..42].fill(9 * salt_kind.min(1));
+    traits[42..].fill(9 * (salt_kind / 2));
+    let tokens = (0..tokens as i32).map(|token| token - 2).collect();
+    TextTail::new(Name([8; 32]), &traits, tokens).expect("traits that can be")
 }
 
 fn part(layers: usize) -> BlockPart {
@@ -39,6 +50,8 @@ fn all_messages() -> Vec<Message> {
         Message::Fetch(request(3)),
         Message::Fetch(FetchRequest { policy: Policy::Strict, ..request(0) }),
         Message::Fetch(FetchRequest { part: part(2), step: 2, ..request(4) }),
+        Message::Fetch(FetchRequest { tail: Some(tail(0, 1, 3)), ..request(1) }),
+        Message::Fetch(FetchRequest { tail: Some(tail(1, 2, 1)), ..request(2) }),
         Message::Answer(KEY, Answer::Accepted { block_hashes: vec![1, u64::MAX] }),
         Message::Answer(KEY, Answer::Missing { present: 9 }),
         Message::Answer(KEY, Answer::Refused(RefuseReason::Busy)),
@@ -58,6 +71,7 @@ fn messages_read_back_and_fit() {
     assert_eq!(DataHeader::decode(&header().encode()), Ok(header()));
     let mut longest = request(MAX_BLOCKS_PER_REQUEST);
     longest.namespace = vec![0; kvhints::transfer::state::MAX_NAMESPACE_BYTES];
+    longest.tail = Some(tail(1, 2, MAX_TOKENS_PER_BLOCK));
     longest.part = part(kvhints::transfer::layout::MAX_LAYOUT_ENTRIES);
     let longest = Message::Fetch(longest);
     let encoded = longest.encode();
@@ -95,7 +109,9 @@ fn a_request_of_another_major_version_is_named_with_its_key() {
 #[test]
 fn counts_above_their_bounds_are_refused_before_anything_is_allocated() {
     let mut encoded = Message::Fetch(request(0)).encode();
-    let count_at = encoded.len() - 4;
+    // Before the byte that says that there is no tail.
+    let count_at = encoded.len() - 5;
+    encoded.truncate(count_at + 4);
     encoded[count_at..].copy_from_slice(&u32::MAX.to_le_bytes());
     let error = Message::decode(&encoded).unwrap_err().error;
     assert_eq!(error, WireError::TooMuch { what: "names", limit: MAX_BLOCKS_PER_REQUEST });
@@ -107,6 +123,36 @@ fn counts_above_their_bounds_are_refused_before_anything_is_allocated() {
     encoded[count_at..].copy_from_slice(&(MAX_BLOCKS_PER_RUN as u32 + 1).to_le_bytes());
     let too_much = WireError::TooMuch { what: "checksums", limit: MAX_BLOCKS_PER_RUN };
     assert_eq!(DataHeader::decode(&encoded), Err(too_much));
+}
+
+#[test]
+fn tails_that_cannot_be_are_refused() {
+    let message = |tail| Message::Fetch(FetchRequest { tail: Some(tail), ..request(1) }).encode();
+    let good = message(tail(1, 1, 2));
+    let kind_at = good.len() - 2 * 4 - 4 - TAIL_TRAITS_BYTES - 32 - 1;
+    let traits_at = kind_at + 1 + 32;
+    let impossible = Err(WireError::BadValue { what: "tail" });
+    // Another kind of tail; kinds of adapter and salt that there are not; values of those without.
+    for (at, value) in [
+        (kind_at, 2),
+        (traits_at, 0),
+        (traits_at, 2),
+        (traits_at + 1, 0),
+        (traits_at + 1, 3),
+        (traits_at + TAIL_TRAITS_BYTES - 1, 1),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        let read = Message::decode(&bytes).map_err(|unreadable| unreadable.error);
+        assert_eq!(read, impossible, "{value} at {at}");
+    }
+    let mut without_tokens = good[..good.len() - 2 * 4].to_vec();
+    let count_at = without_tokens.len() - 4;
+    without_tokens[count_at..].fill(0);
+    assert_eq!(Message::decode(&without_tokens).map_err(|unreadable| unreadable.error), impossible);
+    without_tokens[count_at..].copy_from_slice(&(MAX_TOKENS_PER_BLOCK as u32 + 1).to_le_bytes());
+    let too_much = WireError::TooMuch { what: "tail tokens", limit: MAX_TOKENS_PER_BLOCK };
+    assert_eq!(Message::decode(&without_tokens).unwrap_err().error, too_much);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvhints::hint::signature::{KeyRing, Rules};
-use kvhints::reuse::{Name, Policy, Sequence};
+use kvhints::reuse::{Name, Policy, Sequence, TextTail};
 use kvhints::telemetry::Metrics;
 use kvhints::transfer::block_part::BlockPart;
 use kvhints::transfer::gate::{Gate, Peers};
@@ -149,10 +149,9 @@ impl Stranger {
     }
 }
 
-fn fetch(source: &Worker, names: &[Name]) -> (RequestKey, Vec<u8>) {
-    let key = RequestKey { destination: Incarnation([9; 16]), sequence: 1 };
-    let request = FetchRequest {
-        key,
+fn request_of(source: &Worker, names: &[Name]) -> FetchRequest {
+    FetchRequest {
+        key: RequestKey { destination: Incarnation([9; 16]), sequence: 1 },
         source: source.transceiver.incarnation(),
         namespace: NAMESPACE.to_vec(),
         layout_digest: digest(&cache_layout(), &ONE_RANK),
@@ -162,8 +161,45 @@ fn fetch(source: &Worker, names: &[Name]) -> (RequestKey, Vec<u8>) {
         skipped_blocks: 0,
         step: 1,
         names: names.to_vec(),
-    };
-    (key, Message::Fetch(request).encode())
+        tail: None,
+    }
+}
+
+fn fetch(source: &Worker, names: &[Name]) -> (RequestKey, Vec<u8>) {
+    let request = request_of(source, names);
+    (request.key, Message::Fetch(request).encode())
+}
+
+#[test]
+fn a_tail_that_does_not_make_the_last_name_is_refused_before_anything_is_looked_up() {
+    let hub = LoopbackHub::new(42);
+    let (source, _) = source(&hub, Peers::Anybody);
+    let wanted = sequence_of(&[1, 2, 3, 4, 5, 6], None);
+    source.hold(&wanted, &[20, 21]);
+    let names = [wanted.name(0).unwrap(), wanted.name(1).unwrap()];
+    let good = wanted.text_tail().unwrap().unwrap();
+    let tail = |parent: Name, tokens: &[i32]| TextTail::new(parent, &good.traits(), tokens.into());
+    let all = [
+        (tail(*good.parent(), &[5, 6]), None),
+        (tail(*good.parent(), &[5]), Some(RefuseReason::BadRequest)),
+        (tail(*good.parent(), &[5, 7]), Some(RefuseReason::BadRequest)),
+        (tail(*good.parent(), &[5, 6, 7, 8]), Some(RefuseReason::BadRequest)),
+        (tail(names[1], &[5, 6]), Some(RefuseReason::BadRequest)),
+    ];
+    for (sequence, (tail, refusal)) in (1..).zip(all) {
+        let mut stranger = Stranger::at(&hub, &source);
+        let mut request = request_of(&source, &names);
+        request.key.sequence = sequence;
+        request.tail = tail;
+        stranger.send(Message::Fetch(request.clone()).encode());
+        let heard = Message::decode(&stranger.hear().unwrap()).unwrap();
+        let Message::Answer(key, answer) = heard else { panic!("{heard:?}") };
+        assert_eq!(key, request.key);
+        match (refusal, answer) {
+            (Some(reason), answer) => assert_eq!(answer, Answer::Refused(reason)),
+            (None, answer) => assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}"),
+        }
+    }
 }
 
 #[test]

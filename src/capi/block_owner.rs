@@ -15,7 +15,7 @@ use super::handle::{self, Handle, Shared};
 use super::sequence::kvh_name_t;
 use super::status::kvh_status::*;
 use super::status::kvh_status_t;
-use crate::reuse::{Name, Policy};
+use crate::reuse::{Name, Policy, TextTail};
 use crate::transfer::block_owner::{BlockOwner, Held, OwnerError, Pinned, PinnedBlock};
 use crate::transfer::memory::BlockMemory;
 use crate::transfer::transport::Segment;
@@ -227,7 +227,12 @@ impl BlockOwner for HostOwner {
         self.0.tokens_per_block
     }
 
-    fn pin(&self, names: &[Name], policy: Policy) -> Result<Held, OwnerError> {
+    fn pin(
+        &self,
+        names: &[Name],
+        _tail: Option<&TextTail>,
+        policy: Policy,
+    ) -> Result<Held, OwnerError> {
         let names = in_c(names).ok_or(OwnerError::Busy)?;
         let nothing = kvh_pinned_block_t { block_id: -1, reserved: 0, block_hash: 0 };
         let (mut pinned, mut blocks) = (Vec::new(), Vec::new());

@@ -46,12 +46,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `block_hash`, `key`, `key_digest`, `content_name`, `sha_ni` | what a block is |
-//! | `multimodal`, `sequence` | from tokens and images to blocks |
+//! | `multimodal`, `sequence`, `text_tail` | from tokens and images to blocks |
 //! | `chunks`, `node`, `arena`, `stored_key` | memory that readers may look at at any time |
 //! | `lookup`, `children` | tables by name, id and hash; siblings by key |
 //! | `window`, `store`, `leave` | the blocks of one attention window, how they come and go |
 //! | `matching`, `sendable` | what readers ask |
 //! | `pin`, `protection`, `range` | who holds what, and what is protected by that |
+//! | `shard`, `hold` | what all readers write, once for each of several threads |
 //! | `core`, `tree` | the whole, and its face |
 //! | `changes`, `events` | what the tree tells: numbered events for routers |
 //! | `expiries` | priorities that end by themselves |
@@ -86,6 +87,7 @@ mod error;
 mod events;
 mod expiries;
 mod free_queues;
+mod hold;
 mod key;
 mod key_digest;
 mod leave;
@@ -105,9 +107,11 @@ mod retention;
 mod sendable;
 mod sequence;
 mod sha_ni;
+mod shard;
 mod slots;
 mod store;
 mod stored_key;
+mod text_tail;
 mod tree;
 mod verify;
 mod window;
@@ -130,6 +134,7 @@ pub use sequence::{
     Sequence, SequenceParams, MAX_IDENTITY_BYTES, MAX_TOKENS, MAX_TOKENS_PER_BLOCK,
 };
 pub use slots::Place;
+pub use text_tail::{TextTail, TAIL_TRAITS_BYTES};
 pub use tree::{
     BlockState, Evicted, NoObserver, Noted, PinOutcome, Policy, PrefixMatch, RangeRequest,
     Refreshed, ReuseTree, ReuseTreeConfig, TreeObserver, TreeStatistics, WeakReuseTree,

@@ -59,6 +59,10 @@ pub(super) struct MmKeys<'a> {
 }
 
 impl<'a> MmKeys<'a> {
+    /// Of a block of text.
+    pub(super) const NONE: Self =
+        Self { runs: &[], listed: &[], reaching_in: None, start: 0, end: 0 };
+
     pub(super) fn iter(self) -> impl Iterator<Item = MmKey> + 'a {
         let mut listed = self
             .listed

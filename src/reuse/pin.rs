@@ -13,11 +13,10 @@
 //! then its entry is live, then changed; an entry is dead, then changed, then its node unpinned. So
 //! whoever finds a node without pins finds all that accounts for it in the stack.
 
-use std::cell::Cell;
-
 use super::chunks::Chunks;
 use super::error::ReuseError;
 use super::node::Slot;
+use super::shard::{shard_index, SHARDS};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// One pin of one tree. Never 0.
@@ -32,8 +31,6 @@ pub(super) const MAX_PINS: usize = 1 << PLACE_BITS;
 
 /// Entries in one chunk of memory; leases are counted for each.
 const CHUNK_BITS: u32 = 10;
-/// Lists of free entries, so that threads do not meet.
-const SHARDS: usize = 16;
 /// No lease.
 const NO_DEADLINE: u64 = u64::MAX;
 
@@ -101,17 +98,6 @@ pub(super) struct PinTable {
     unused_from: AtomicU32,
     shards: [Shard; SHARDS],
     changed: AtomicU32,
-}
-
-/// The shard of the calling thread: threads take turns.
-fn shard_index() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: Cell<usize> =
-            Cell::new(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % SHARDS);
-    }
-    // A thread that is ending has no such value any more; any shard will do.
-    SHARD.try_with(Cell::get).unwrap_or(0)
 }
 
 impl PinTable {

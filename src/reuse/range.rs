@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 use super::content_name::Name;
 use super::core::Core;
 use super::error::ReuseError;
+use super::hold::Hold;
 use super::node::{BlockId, Node, Slot, Tier};
 use super::pin::PinId;
-use super::tree::Shared;
 use super::window::{Window, WARMED};
 
 /// Slots that are no further apart are read ahead by the processor.
@@ -46,7 +46,7 @@ pub(super) enum Source {
 /// Pinned blocks of one window, oldest first. While the pin lives none of them is evicted,
 /// offloaded or used for something else.
 pub struct BlockRange {
-    pub(super) tree: Arc<Shared>,
+    pub(super) tree: Arc<Hold>,
     pub(super) pin: PinId,
     pub(super) window: i32,
     pub(super) window_index: usize,

@@ -10,6 +10,7 @@ use super::children::Changed;
 use super::content_name::Name;
 use super::core::Core;
 use super::error::ReuseError;
+use super::key::KeyView;
 use super::matching::last_present;
 use super::node::{Slot, ORIGIN, SERVABLE};
 use super::pin::PinId;
@@ -17,6 +18,7 @@ use super::range::RangeBlock;
 use super::sequence::Sequence;
 use super::store::probe;
 use super::stored_key::Kind;
+use super::text_tail::TextTail;
 use super::tree::{Policy, RangeRequest};
 use super::window::{Found, Window, WARMED};
 
@@ -198,15 +200,19 @@ impl Core {
         }
     }
 
-    /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's.
+    /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's; `tail`
+    /// is what the last one is made of, where it may be found at the head of a longer block.
     pub(super) fn pin_sendable_named(
         &self,
         index: usize,
         names: &[Name],
+        tail: Option<&TextTail>,
         policy: Policy,
         lease_deadline_ns: Option<u64>,
     ) -> Result<(Sendable, Vec<RangeBlock>), ReuseError> {
         let window = &self.windows[index];
+        // A tail is found by its tokens: also in a longer block, which has another name.
+        let named = names.len() - usize::from(tail.is_some() && !names.is_empty());
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(names.len())?;
         let outcome = until_unchanged(|| {
@@ -218,7 +224,10 @@ impl Core {
                     window.warm(names[position..].iter());
                 }
                 let above = nodes.last().map(|above| above.slot);
-                let found = window.find_alive(name);
+                let found = match tail {
+                    Some(tail) if position == named => window.find_head(tail)?,
+                    _ => window.find_alive(name),
+                };
                 let passed_fence = self.passed_fence();
                 let servable =
                     found.filter(|found| window.is_servable(found.slot, above, passed_fence));
@@ -234,9 +243,10 @@ impl Core {
             // Under the pin, so it stays: is each still what it was found as?
             let passed_fence = self.passed_fence();
             let mut above = None;
-            let is_as_found = nodes.iter().zip(names).all(|(found, name)| {
+            let is_as_found = nodes.iter().zip(names).enumerate().all(|(index, (found, name))| {
                 let node = window.node(found.slot);
-                let is_it = node.name() == *name
+                // Of a tail's block the pin says that it is what was found.
+                let is_it = (index >= named || node.name() == *name)
                     && node.word().has_block()
                     && window.is_servable(found.slot, above, passed_fence);
                 above = Some(found.slot);
@@ -261,7 +271,23 @@ impl Window {
             return Ok(None);
         };
         let key = sequence.key(position, sequence.tokens_per_block());
-        let probe = probe(Kind::of_traits(key.traits), &key);
+        self.primary_beginning_with(parent, &key)
+    }
+
+    /// The block in primary memory that a peer's tail is found in.
+    fn find_head(&self, tail: &TextTail) -> Result<Option<Found>, Changed> {
+        let Some(parent) = self.find_attached(tail.parent()) else {
+            return Ok(None);
+        };
+        self.primary_beginning_with(parent, &tail.key())
+    }
+
+    fn primary_beginning_with(
+        &self,
+        parent: Found,
+        key: &KeyView<'_>,
+    ) -> Result<Option<Found>, Changed> {
+        let probe = probe(Kind::of_traits(key.traits), key);
         let head = self.arena.primary_beginning_with(parent.slot, parent.word, &probe)?;
         Ok(head.map(|head| Found { slot: head.slot, word: head.word }))
     }

@@ -5,6 +5,7 @@
 //! token, so its identity is computed when somebody asks for it.
 //! Guards: sizes, and that an append that is refused changes nothing.
 
+use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -15,6 +16,7 @@ use super::key::{self, Adapter, KeyTraits, KeyView, Salt};
 use super::key_digest::{self, KeyDigest, KeyDigester, BATCH_BLOCKS};
 use super::multimodal::{MmItem, MmRuns};
 use super::sha_ni::{self, PlainRun};
+use super::text_tail::TextTail;
 
 /// Most tokens in one block.
 pub const MAX_TOKENS_PER_BLOCK: usize = 65_536;
@@ -269,6 +271,22 @@ impl Sequence {
     /// this host knows.
     pub fn is_servable_to_peers(&self) -> bool {
         !matches!(self.traits.adapter, Adapter::Local(_))
+    }
+
+    /// The short last block, for peers that hold a longer one which begins with it. `None` where there
+    /// is none, where it is not of text alone, and where its name means nothing to others.
+    pub fn text_tail(&self) -> Result<Option<TextTail>, TryReserveError> {
+        let full_blocks = self.full_block_count();
+        let key = self.key(full_blocks, self.tokens_per_block);
+        let is_text = key.extra_ids.is_none() && key.mm_keys.count() == 0;
+        if key.tokens.is_empty() || !is_text || !self.is_servable_to_peers() {
+            return Ok(None);
+        }
+        let parent = full_blocks.checked_sub(1).map_or(self.root, |last| self.names[last]);
+        let mut tokens = Vec::new();
+        tokens.try_reserve_exact(key.tokens.len())?;
+        tokens.extend_from_slice(key.tokens);
+        Ok(Some(TextTail::of(parent, &self.traits, tokens)))
     }
 
     /// The names of the full blocks, to keep while the sequence grows or goes.

@@ -16,6 +16,7 @@ use super::core::Core;
 use super::error::ReuseError;
 use super::events::{Event, Events, StoredBlock};
 use super::free_queues::{Retention, Standing, DEFAULT_PRIORITY};
+use super::hold::{Hold, Holds};
 use super::leave::Protection;
 use super::matching::Prefix;
 use super::node::{BlockId, Slot, Tier};
@@ -26,6 +27,7 @@ use super::sendable::Sendable;
 use super::sequence::{Sequence, MAX_TOKENS_PER_BLOCK};
 use super::slots::Slots;
 use super::store::Terms;
+use super::text_tail::TextTail;
 use super::verify;
 use super::window::{Found, Window};
 use crate::sync::atomic::{fence, Ordering};
@@ -270,6 +272,8 @@ impl Shared {
 #[derive(Clone)]
 pub struct ReuseTree {
     shared: Arc<Shared>,
+    /// What ranges take; `None` in a handle that is only there to look.
+    holds: Option<Arc<Holds>>,
 }
 
 /// A tree that may be gone: for those who look at it from time to time and do not keep it.
@@ -281,7 +285,7 @@ pub struct WeakReuseTree {
 impl WeakReuseTree {
     /// The tree, if it or a range of it is still held.
     pub fn upgrade(&self) -> Option<ReuseTree> {
-        Some(ReuseTree { shared: self.shared.upgrade()? })
+        Some(ReuseTree { shared: self.shared.upgrade()?, holds: None })
     }
 }
 
@@ -342,7 +346,9 @@ impl ReuseTree {
             slots,
             core,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let holds = Some(Arc::new(Holds::new(&shared)));
+        Ok(Self { shared, holds })
     }
 
     /// The tree, without keeping it.
@@ -886,18 +892,20 @@ impl ReuseTree {
 
     /// Pins blocks for a peer that gives only content names, `names[0]` being a first block's: those
     /// in primary memory, stored for sequences whose names mean the same on every worker. The last may
-    /// be a short one, by the very name that it has.
+    /// be a short one: found by the very name that it has or, with `tail`, which is what that name is
+    /// made of, in any block whose tokens start with it.
     pub fn pin_named(
         &self,
         window: i32,
         names: &[Name],
+        tail: Option<&TextTail>,
         policy: Policy,
         lease_deadline_ns: Option<u64>,
     ) -> Result<PinOutcome, ReuseError> {
         let index = self.shared.window_index(window)?;
         let core = &self.shared.core;
         let (Sendable { present, pin }, blocks) =
-            core.pin_sendable_named(index, names, policy, lease_deadline_ns)?;
+            core.pin_sendable_named(index, names, tail, policy, lease_deadline_ns)?;
         let range = pin.map(|(pin, _)| {
             let made =
                 Made { pin, window, index, first_block: 0, block_count: present, tail_tokens: 0 };
@@ -942,7 +950,7 @@ impl ReuseTree {
 
     fn known_range(&self, made: Made, blocks: Vec<RangeBlock>) -> BlockRange {
         BlockRange {
-            tree: Arc::clone(&self.shared),
+            tree: self.holds.as_ref().map_or_else(|| Hold::new(&self.shared), |holds| holds.take()),
             pin: made.pin,
             window: made.window,
             window_index: made.index,

@@ -18,7 +18,7 @@ use super::reason::FailReason;
 use super::sources::Wanted;
 use super::state::State as WorkerState;
 use crate::plan::Endpoint;
-use crate::reuse::{Name, Policy};
+use crate::reuse::{Name, Policy, TextTail};
 use crate::telemetry::Metrics;
 
 /// Where the source's state comes from.
@@ -80,6 +80,8 @@ pub struct Order {
     pub origin: Origin,
     /// Names from the root to the last wanted block.
     pub names: Vec<Name>,
+    /// What the last name is made of, where it is a short block's.
+    pub tail: Option<TextTail>,
     /// Tokens of the whole sequence.
     pub token_count: usize,
     /// How many leading blocks are here already.
@@ -375,6 +377,7 @@ mod tests {
             sequence: 1,
             origin: Origin::State(Arc::new(state)),
             names: vec![Name([1; 32]), Name([2; 32])],
+            tail: None,
             token_count: 2,
             skipped_blocks: 0,
             wanted: Wanted { first: 0, step: 1, count: 2 },

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::memory::{BlockMemory, BlockPool};
 use super::transport::Segment;
-use crate::reuse::{Name, Policy, ReuseError, ReuseTree};
+use crate::reuse::{Name, Policy, ReuseError, ReuseTree, TextTail};
 
 /// A pinned block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,14 @@ pub trait BlockOwner: BlockMemory {
     fn tokens_per_block(&self) -> usize;
 
     /// Finds the blocks of these names, a prefix, and pins them: all of them under `strict`, the
-    /// longest prefix that is there under `best effort`.
-    fn pin(&self, names: &[Name], policy: Policy) -> Result<Held, OwnerError>;
+    /// longest prefix that is there under `best effort`. `tail` is what the last name is made of, for
+    /// owners that find a short block at the head of a longer one: that block may stand for it.
+    fn pin(
+        &self,
+        names: &[Name],
+        tail: Option<&TextTail>,
+        policy: Policy,
+    ) -> Result<Held, OwnerError>;
 
     /// Whether one of these blocks may be served to peers, or is on its way to one: such a block is
     /// not to be filled. An owner that sets blocks aside itself answers for them.
@@ -111,9 +117,14 @@ impl BlockOwner for TreeAndPool {
         self.tree.tokens_per_block()
     }
 
-    fn pin(&self, names: &[Name], policy: Policy) -> Result<Held, OwnerError> {
+    fn pin(
+        &self,
+        names: &[Name],
+        tail: Option<&TextTail>,
+        policy: Policy,
+    ) -> Result<Held, OwnerError> {
         let busy = |_: ReuseError| OwnerError::Busy;
-        let found = self.tree.pin_named(self.window, names, policy, None).map_err(busy)?;
+        let found = self.tree.pin_named(self.window, names, tail, policy, None).map_err(busy)?;
         let Some(range) = found.range else {
             return Ok(Held { present: found.present, pinned: None });
         };

@@ -233,7 +233,9 @@ impl Destination {
         let Some(sources) = &mut running.sources else { return };
         let agreed = match answer {
             Answer::Accepted { block_hashes } => {
-                let own = &running.attempt.order.hashes;
+                // A longer block that begins with a short last one has another hash.
+                let order = &running.attempt.order;
+                let own = &order.hashes[..order.hashes.len() - usize::from(order.tail.is_some())];
                 let foreign = sources.foreign_hashes(peer, own, &block_hashes);
                 running.attempt.note_foreign_hashes(foreign as u32);
                 sources.accepted(peer, block_hashes.len())
@@ -562,6 +564,7 @@ impl Destination {
                         skipped_blocks: first as u32,
                         step: step as u32,
                         names: order.names[..end].to_vec(),
+                        tail: order.tail.clone().filter(|_| end == order.names.len()),
                     });
                     (source.peer, request)
                 });

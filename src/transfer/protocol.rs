@@ -15,7 +15,7 @@ use super::reason::RefuseReason;
 use super::state::{Incarnation, MAX_NAMESPACE_BYTES, MAX_STATE_BYTES};
 use super::transport::MAX_MESSAGE_BYTES;
 use super::wire::{self, Reader, WireError};
-use crate::reuse::{Name, Policy};
+use crate::reuse::{Name, Policy, TextTail, MAX_TOKENS_PER_BLOCK};
 
 /// The protocol's major version. Messages of another one are refused by name.
 pub const MAJOR: u8 = 1;
@@ -40,13 +40,20 @@ pub const STATE_HEAD_BYTES: usize = 32;
 const PART_WHOLE: u8 = 0;
 const PART_HEADS: u8 = 1;
 
+const TAIL_NONE: u8 = 0;
+const TAIL_TEXT: u8 = 1;
+
 const ANSWER_ACCEPTED: u8 = 0;
 const ANSWER_MISSING: u8 = 1;
 const ANSWER_REFUSED: u8 = 2;
 
 // The longest request and answer fit into one message.
 const _: () = assert!(
-    MAX_BLOCKS_PER_REQUEST * 32 + MAX_NAMESPACE_BYTES + MAX_LAYOUT_ENTRIES * 8 + 256
+    MAX_BLOCKS_PER_REQUEST * 32
+        + MAX_TOKENS_PER_BLOCK * 4
+        + MAX_NAMESPACE_BYTES
+        + MAX_LAYOUT_ENTRIES * 8
+        + 512
         < MAX_MESSAGE_BYTES
 );
 
@@ -82,6 +89,9 @@ pub struct FetchRequest {
     pub step: u32,
     /// The prefix, from its first block to the last one wanted.
     pub names: Vec<Name>,
+    /// What the last name is made of, where it is a short block's of text: the block may be the head
+    /// of a longer one.
+    pub tail: Option<TextTail>,
 }
 
 /// What a source says to a request.
@@ -158,6 +168,7 @@ impl Message {
                 out.extend_from_slice(&request.step.to_le_bytes());
                 out.extend_from_slice(&(request.names.len() as u32).to_le_bytes());
                 request.names.iter().for_each(|name| out.extend_from_slice(&name.0));
+                put_tail(&mut out, request.tail.as_ref());
                 out
             }
             Self::Answer(key, answer) => {
@@ -209,6 +220,7 @@ impl Message {
                     step => step,
                 },
                 names: reader.list("names", MAX_BLOCKS_PER_REQUEST, Name)?,
+                tail: read_tail(&mut reader)?,
             }),
             KIND_ANSWER => {
                 let answer = match reader.u8()? {
@@ -307,6 +319,28 @@ fn read_part(reader: &mut Reader<'_>) -> Result<BlockPart, WireError> {
             )?,
         }),
         _ => Err(WireError::BadValue { what: "part" }),
+    }
+}
+
+fn put_tail(out: &mut Vec<u8>, tail: Option<&TextTail>) {
+    let Some(tail) = tail else { return out.push(TAIL_NONE) };
+    out.push(TAIL_TEXT);
+    out.extend_from_slice(&tail.parent().0);
+    out.extend_from_slice(&tail.traits());
+    out.extend_from_slice(&(tail.tokens().len() as u32).to_le_bytes());
+    tail.tokens().iter().for_each(|token| out.extend_from_slice(&token.to_le_bytes()));
+}
+
+fn read_tail(reader: &mut Reader<'_>) -> Result<Option<TextTail>, WireError> {
+    match reader.u8()? {
+        TAIL_NONE => Ok(None),
+        TAIL_TEXT => {
+            let (parent, traits) = (Name(reader.array()?), reader.array()?);
+            let tokens = reader.list("tail tokens", MAX_TOKENS_PER_BLOCK, i32::from_le_bytes)?;
+            let tail = TextTail::new(parent, &traits, tokens);
+            tail.map(Some).ok_or(WireError::BadValue { what: "tail" })
+        }
+        _ => Err(WireError::BadValue { what: "tail" }),
     }
 }
 

@@ -25,7 +25,7 @@ use super::reason::RefuseReason;
 use super::state::Incarnation;
 use super::transport::{PeerId, Segment, Ticket, Transport};
 use super::wire::WireError;
-use crate::reuse::{Name, Policy};
+use crate::reuse::{Name, Policy, TextTail};
 use crate::telemetry::nvtx::{self, Step};
 use crate::telemetry::{log, Metrics};
 
@@ -188,7 +188,7 @@ impl Source {
         let wanted = request.wanted_of(request.names.len());
         let bytes = wanted * self.owner.block_bytes();
         let range = nvtx::Range::push_of_attempt(Step::Pin, key.sequence, bytes);
-        let pinned = self.owner.pin(&request.names, request.policy);
+        let pinned = self.owner.pin(&request.names, request.tail.as_ref(), request.policy);
         drop(range);
         let Ok(held) = pinned else {
             // No memory for the answer: later perhaps.
@@ -403,6 +403,13 @@ impl Source {
         }
         let names_something = (request.skipped_blocks as usize) < request.names.len();
         if !names_something || self.serving.contains_key(&(peer, request.key)) {
+            return Err(RefuseReason::BadRequest);
+        }
+        let is_of_last = |tail: &TextTail| {
+            let last = request.names.last();
+            last.is_some_and(|name| tail.is_of(name, self.owner.tokens_per_block()))
+        };
+        if !request.tail.as_ref().is_none_or(is_of_last) {
             return Err(RefuseReason::BadRequest);
         }
         let share = (self.limits.requests / 4).max(1);

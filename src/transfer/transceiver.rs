@@ -480,7 +480,9 @@ impl Transceiver {
         let mut hashes = Vec::new();
         hashes.try_reserve_exact(wanted.count)?;
         hashes.extend(full_hashes.iter().skip(wanted.first).step_by(wanted.step));
+        let mut tail = None;
         if end > full_end {
+            tail = sequence.text_tail()?;
             // The last block is short: its identity is not kept.
             names.extend(sequence.name(full_end));
             hashes.extend(sequence.block_hash(full_end));
@@ -500,6 +502,7 @@ impl Transceiver {
                 sequence: number,
                 origin: order.origin.clone(),
                 names,
+                tail,
                 token_count: sequence.token_count(),
                 skipped_blocks: order.first_block,
                 wanted,

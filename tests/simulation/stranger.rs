@@ -102,6 +102,7 @@ fn request(target: &State, rng: &mut SplitMix, prompts: &Prompts) -> Vec<u8> {
         skipped_blocks: 0,
         step: 1,
         names: sequence.names().to_vec(),
+        tail: sequence.text_tail().expect("memory"),
     };
     let kind = rng.below(6);
     match kind {
