@@ -1,6 +1,6 @@
 //! The prompts of a simulated fleet: a few, with common prefixes, and some that must not be fetched.
 
-use kvhints::reuse::{Sequence, SequenceParams};
+use kvhints::reuse::{Name, Sequence, SequenceParams};
 
 use crate::random::SplitMix;
 
@@ -46,6 +46,22 @@ impl Prompts {
 
     pub fn sequence(&self, prompt: usize) -> &Sequence {
         &self.sequences[prompt]
+    }
+
+    /// The names of the blocks that hold what a block of a prompt stands for: its own and, of a short
+    /// one, those of all that begin with it.
+    pub fn holding(&self, prompt: usize, block: usize) -> impl Iterator<Item = Name> + '_ {
+        let wanted = &self.sequences[prompt];
+        let is_short = block >= wanted.full_block_count();
+        let above =
+            move |sequence: &Sequence| block.checked_sub(1).map(|above| sequence.name(above));
+        let begins = move |sequence: &Sequence| {
+            let starts = sequence.block_tokens(block).starts_with(wanted.block_tokens(block));
+            is_short && starts && above(sequence) == above(wanted)
+        };
+        let fitting = self.sequences[..COMMON].iter().filter(move |sequence| begins(sequence));
+        let of_wanted = wanted.name(block);
+        fitting.filter_map(move |sequence| sequence.name(block)).chain(of_wanted)
     }
 
     /// One that any worker may store.

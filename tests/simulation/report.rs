@@ -76,6 +76,7 @@ const MUST_OCCUR: &[(&str, &[&str])] = &[
             "best effort",
             "best effort in part",
             "short last block delivered",
+            "short last block in a longer one",
             "local prefix skipped",
             "from state bytes",
             "probe delivered",

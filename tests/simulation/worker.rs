@@ -794,13 +794,21 @@ impl Worker {
             let newly_delivered = self.observe_one(around, index)?;
             if newly_delivered {
                 let fetch = &self.fetches[index];
-                let sequence = around.prompts.sequence(fetch.prompt);
                 let Some(Outcome::Delivered { blocks }) = fetch.outcome else { continue };
                 let blocks = blocks as usize;
                 for (offset, id) in fetch.blocks[..blocks].iter().enumerate() {
-                    let name = sequence.name(fetch.first_block + offset);
-                    let is_right = name.is_some_and(|name| self.bytes(*id) == content(&name));
-                    promise!(is_right, "fetch {}: block {id} is not what it is", fetch.number);
+                    let position = fetch.first_block + offset;
+                    let mut names = around.prompts.holding(fetch.prompt, position);
+                    let found = names.find(|name| self.bytes(*id) == content(name));
+                    let own = around.prompts.sequence(fetch.prompt).name(position);
+                    if found.is_some() && found != own {
+                        around.report.one("transfers", "short last block in a longer one");
+                    }
+                    promise!(
+                        found.is_some(),
+                        "fetch {}: block {id} is not what it is",
+                        fetch.number
+                    );
                 }
                 let ids = fetch.blocks.clone();
                 ids.into_iter().for_each(|id| self.accept(id));
@@ -930,10 +938,9 @@ impl Worker {
     fn check_lent(&self, around: &Around, fetch: &Fetch, offset: usize) -> Kept {
         let id = fetch.blocks[offset];
         let bytes = self.bytes(id);
-        let sequence = around.prompts.sequence(fetch.prompt);
         let is_old = bytes == self.shadow(id);
-        let name = sequence.name(fetch.first_block + offset);
-        let is_new = || name.is_some_and(|name| bytes == content(&name));
+        let mut names = around.prompts.holding(fetch.prompt, fetch.first_block + offset);
+        let mut is_new = || names.any(|name| bytes == content(&name));
         promise!(is_old || is_new(), "fetch {}: block {id} holds nonsense", fetch.number);
         Ok(())
     }
