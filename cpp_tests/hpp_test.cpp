@@ -45,6 +45,35 @@ TEST(Hpp, ARouterBuildsAndSignsAndAServerAdmits) {
   }
 }
 
+TEST(Hpp, AttemptGivesValuesAndErrorsInsteadOfThrowing) {
+  const kvhints::Context context;
+  auto tree = kvhints::attempt([&] { return kvhints::ReuseTree(context, 4); });
+  ASSERT_TRUE(tree);
+  EXPECT_EQ(tree.status(), KVH_OK);
+  const kvhints::Sequence sequence(4, std::vector<std::int32_t>{1, 2, 3, 4}, "model@7");
+  EXPECT_EQ(*kvhints::attempt([&] { return tree->match(sequence, 4); }), 0u);
+  // Out of the result, as it cannot be copied.
+  const kvhints::ReuseTree owned = std::move(tree).value();
+
+  const auto refused = kvhints::attempt([&] { return kvhints::ReuseTree(context, 0); });
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.status(), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error().status(), refused.status());
+
+  const kvhints::Result<void> done = kvhints::attempt([&] { owned.fence_passed(0); });
+  EXPECT_TRUE(done);
+  done.value();
+  const kvhints::KeyRing ring;
+  const kvhints::Result<void> failed = kvhints::attempt([&] { ring.add("", kvhints::as_bytes(kSecret)); });
+  ASSERT_FALSE(failed);
+  EXPECT_LT(failed.status(), 0);
+  EXPECT_THAT(failed.error().what(), HasSubstr(kvh_status_string(failed.status())));
+  EXPECT_THROW(failed.value(), kvhints::Error);
+  const auto no_memory = kvhints::attempt([]() -> int { throw std::bad_alloc(); });
+  EXPECT_EQ(no_memory.status(), KVH_ERR_NO_MEMORY);
+  EXPECT_THROW((void)kvhints::attempt([]() -> int { throw 7; }), int);
+}
+
 TEST(Hpp, BodiesAndMessagePackAreAdmitted) {
   const kvhints::Context context;
   const kvhints::Snapshot envelope = kvhints::EnvelopeBuilder("m").finish();

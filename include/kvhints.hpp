@@ -1,5 +1,5 @@
 // kvhints for C++17: owners that destroy what they hold, views instead of (data, len), errors as
-// exceptions. Header only; everything it does is a call in kvhints.h, whose comments are the
+// exceptions or, through attempt(), as results. Header only; everything it does is a call in kvhints.h, whose comments are the
 // contract. Each class is as small as its handle, movable, and gives the handle with get().
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -12,11 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace kvhints {
@@ -46,6 +49,79 @@ inline kvh_status_t check(kvh_status_t status, kvh_error_t *const &error = nullp
     kvh_error_destroy(error);
   }
   throw Error(status, message);
+}
+
+// What a call gives, or why it failed: for hosts that do not want to be thrown at. Made by attempt().
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  bool has_value() const noexcept { return state_.index() == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+  // KVH_OK, or the error's.
+  kvh_status_t status() const noexcept { return has_value() ? KVH_OK : error().status(); }
+  // Only where there is none: see has_value().
+  const Error &error() const noexcept { return *std::get_if<1>(&state_); }
+  // Only where there is one.
+  T &operator*() & noexcept { return *std::get_if<0>(&state_); }
+  const T &operator*() const & noexcept { return *std::get_if<0>(&state_); }
+  T &&operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  T *operator->() noexcept { return std::get_if<0>(&state_); }
+  const T *operator->() const noexcept { return std::get_if<0>(&state_); }
+  // Throws the error where there is no value.
+  T &value() & { return has_value() ? **this : throw error(); }
+  T &&value() && { return has_value() ? std::move(**this) : throw error(); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+// The same of a call that gives nothing.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() noexcept = default;
+  Result(Error error) : error_(std::move(error)) {}
+
+  bool has_value() const noexcept { return !error_.has_value(); }
+  explicit operator bool() const noexcept { return has_value(); }
+  kvh_status_t status() const noexcept { return has_value() ? KVH_OK : error_->status(); }
+  // Only where there is one: see has_value().
+  const Error &error() const noexcept { return *error_; }
+  // Throws the error where there is one.
+  void value() const {
+    if (error_) {
+      throw *error_;
+    }
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+// Calls `call` and gives what it gives, or the Error that it threw, as a Result:
+//
+//   auto tree = kvhints::attempt([&] { return kvhints::ReuseTree(context, 64); });
+//   if (!tree) { log(tree.error().what()); }
+//
+// Memory that C++ could not have is KVH_ERR_NO_MEMORY. Other exceptions, which only `call` itself can
+// throw, pass.
+template <typename Call>
+auto attempt(Call &&call) -> Result<std::invoke_result_t<Call>> {
+  try {
+    if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
+      std::forward<Call>(call)();
+      return {};
+    } else {
+      return std::forward<Call>(call)();
+    }
+  } catch (const Error &error) {
+    return error;
+  } catch (const std::bad_alloc &) {
+    return Error(KVH_ERR_NO_MEMORY, kvh_status_string(KVH_ERR_NO_MEMORY));
+  }
 }
 
 // Values that something else owns.

@@ -1,6 +1,7 @@
 //! `kvh_prefetch_t`: one attempt to fetch blocks from another worker.
 
 use std::ffi::c_char;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -166,7 +167,7 @@ pub struct kvh_prefetch_params_t {
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
 unsafe impl Params for kvh_prefetch_params_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, source_requirement);
 }
 
 /// How a prefetch ended.

@@ -1,6 +1,7 @@
 //! `kvh_transceiver_t`: one rank's end of all block transfers.
 
 use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -194,7 +195,7 @@ pub struct kvh_transceiver_params_t {
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
 unsafe impl Params for kvh_transceiver_params_t {
-    const MIN_SIZE: usize = size_of::<Self>();
+    const MIN_SIZE: usize = offset_of!(Self, peer_keys);
 }
 
 /// What a transceiver is doing.
