@@ -46,9 +46,10 @@ pub(crate) unsafe fn read_known_params<P: Params>(
     if struct_size < size_of::<usize>() {
         return Err(KVH_ERR_ABI);
     }
-    let is_too_short = struct_size < P::MIN_SIZE;
+    // No struct of any header ends between its fields' words.
+    let is_refused = struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>());
     let mut known = bounded(struct_size)?.min(size_of::<P>());
-    if is_too_short {
+    if is_refused {
         // No field reaches across a multiple of its alignment, which is a word's at most.
         known -= known % align_of::<usize>();
     }
@@ -59,7 +60,7 @@ pub(crate) unsafe fn read_known_params<P: Params>(
         std::ptr::copy_nonoverlapping(params.cast::<u8>(), copy.as_mut_ptr().cast(), known);
         copy.assume_init()
     };
-    if is_too_short {
+    if is_refused {
         return Ok((copy, Err(KVH_ERR_ABI)));
     }
     // SAFETY: the caller promises struct_size readable bytes.
@@ -80,7 +81,7 @@ pub(crate) unsafe fn write_struct<P: Params>(out: *mut P, value: &P) -> CallResu
     }
     // SAFETY: by the trait's contract the struct starts with its size.
     let struct_size = unsafe { out.cast::<usize>().read_unaligned() };
-    if struct_size < P::MIN_SIZE {
+    if struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>()) {
         return Err(KVH_ERR_ABI);
     }
     let known = bounded(struct_size)?.min(size_of::<P>());
