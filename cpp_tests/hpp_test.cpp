@@ -110,6 +110,35 @@ TEST(Hpp, APartThatBreaksARuleThrowsInWords) {
   EXPECT_EQ(builder.finish().action_count(), 0u);
 }
 
+TEST(Hpp, CandidatesAreTheActionsThatSomeFamilySupports) {
+  kvhints::EnvelopeBuilder builder("m");
+  builder.add_action("a", "other", "1", "{}");
+  builder.add_fetch("b", "1.0", "tcp://h:1", std::vector<std::uint64_t>{1});
+  kvhints::Capabilities capabilities;
+  capabilities.add("second", "kv.fetch", "1.0");
+  capabilities.add("first", "kv.fetch", "1.0");
+  const kvhints::Candidates candidates(builder.finish(), capabilities);
+  EXPECT_EQ(candidates.counts().candidates, 1u);
+  EXPECT_EQ(candidates.counts().unknown_type, 1u);
+  EXPECT_EQ(candidates.action_index(0), 1u);
+  EXPECT_THAT(candidates.families(0), testing::ElementsAre("first", "second"));
+  EXPECT_THROW((void)candidates.families(1), kvhints::Error);
+}
+
+TEST(Hpp, RanksAndTransceiversOfOneProcess) {
+  const kvhints::Context context;
+  const kvhints::LocalGroup group(1);
+  auto params = kvhints::sized<kvh_communicator_params_t>();
+  params.tensor_size = params.pipeline_size = params.context_size = 1;
+  kvhints::Communicator communicator(context, group, 0, params);
+  EXPECT_EQ(communicator.size(), 1u);
+  EXPECT_EQ(communicator.min(7), 7u);
+  EXPECT_THROW(kvhints::Communicator(context, group, 1, params), kvhints::Error);
+  communicator.close();
+  const kvhints::Loopback loopback(context);
+  EXPECT_NE(loopback.get(), nullptr);
+}
+
 // Whatever call gives an error in words, the words are in what is thrown.
 TEST(Hpp, ErrorsThatCallsExplainAreThrownInWords) {
   const auto thrown = [](auto call) -> std::string {

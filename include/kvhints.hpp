@@ -705,6 +705,45 @@ class Capabilities {
   detail::Handle<kvh_capabilities_t, kvh_capabilities_destroy> handle_;
 };
 
+// The actions of a hint that some family supports: what a decision chooses from.
+class Candidates {
+ public:
+  Candidates(const Snapshot &hint, const Capabilities &capabilities) {
+    kvh_candidates_t *candidates = nullptr;
+    check(kvh_candidates_collect(hint.get(), capabilities.get(), &candidates));
+    handle_.reset(candidates);
+  }
+
+  // How many actions there were of each sort.
+  kvh_candidate_counts_t counts() const {
+    kvh_candidate_counts_t counts{};
+    check(kvh_candidates_counts(get(), &counts));
+    return counts;
+  }
+  // The position in the hint of a candidate's action.
+  std::size_t action_index(std::size_t index) const { return at(index).first; }
+  // The families that support a candidate, sorted bytewise; valid as long as this object.
+  std::vector<std::string_view> families(std::size_t index) const {
+    std::vector<std::string_view> families(at(index).second);
+    for (std::size_t family = 0; family < families.size(); ++family) {
+      kvh_str_t name{};
+      check(kvh_candidates_family(get(), index, family, &name));
+      families[family] = text(name);
+    }
+    return families;
+  }
+  kvh_candidates_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  std::pair<std::size_t, std::size_t> at(std::size_t index) const {
+    std::size_t action_index = 0, family_count = 0;
+    check(kvh_candidates_get(get(), index, &action_index, &family_count));
+    return {action_index, family_count};
+  }
+
+  detail::Handle<kvh_candidates_t, kvh_candidates_destroy> handle_;
+};
+
 // The server's configuration: bindings, what each may do, and the endpoints that are trusted.
 class BindingTable {
  public:
@@ -782,6 +821,20 @@ class Batch {
   detail::Handle<kvh_batch_t, kvh_batch_destroy> handle_;
 };
 
+// Ranks inside one process, each used by a thread of its own.
+class LocalGroup {
+ public:
+  explicit LocalGroup(std::uint32_t size) {
+    kvh_local_group_t *group = nullptr;
+    check(kvh_local_group_create(size, &group));
+    handle_.reset(group);
+  }
+  kvh_local_group_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_local_group_t, kvh_local_group_destroy> handle_;
+};
+
 // The ranks of this worker. Calls are collective. Over MPI, close() comes before MPI_Finalize.
 class Communicator {
  public:
@@ -798,6 +851,14 @@ class Communicator {
     kvh_communicator_t *communicator = nullptr;
     kvh_error_t *error = nullptr;
     check(kvh_communicator_from_ops(context.get(), &params, &ops, &communicator, &error), error);
+    handle_.reset(communicator);
+  }
+
+  // One rank of a group in this process.
+  Communicator(const Context &context, const LocalGroup &group, std::uint32_t rank,
+               const kvh_communicator_params_t &params) {
+    kvh_communicator_t *communicator = nullptr;
+    check(kvh_communicator_create_local(context.get(), group.get(), rank, &params, &communicator));
     handle_.reset(communicator);
   }
 
@@ -850,6 +911,20 @@ class BlockOwner {
 
  private:
   detail::Handle<kvh_block_owner_t, kvh_block_owner_destroy> handle_;
+};
+
+// A hub for transceivers of this process: give get() to their params.
+class Loopback {
+ public:
+  explicit Loopback(const Context &context) {
+    kvh_loopback_t *loopback = nullptr;
+    check(kvh_loopback_create(context.get(), &loopback));
+    handle_.reset(loopback);
+  }
+  kvh_loopback_t *get() const noexcept { return handle_.get(); }
+
+ private:
+  detail::Handle<kvh_loopback_t, kvh_loopback_destroy> handle_;
 };
 
 // A rank's side of moving blocks: serves its own tree's blocks, fetches those of others.
