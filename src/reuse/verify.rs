@@ -1,5 +1,7 @@
 //! Checks that a tree's parts agree with each other. For tests and for hunting faults, never on the
-//! way of a request, and only while nobody pins: more than linear in what the tree holds.
+//! way of a request, and only while nobody pins: a few looks at everything that the tree holds.
+
+use std::collections::HashMap;
 
 use super::arena::Arena;
 use super::children::Among;
@@ -21,20 +23,32 @@ pub(super) fn verify(core: &Core, writer: &mut Writer) -> Result<(), String> {
         core.forget_released(writer, index);
     }
     core.account(writer);
-    let mut pins_on_slots: Vec<Vec<Slot>> = core.windows.iter().map(|_| Vec::new()).collect();
+    let mut pins: Vec<HashMap<Slot, usize>> = core.windows.iter().map(|_| HashMap::new()).collect();
     for target in core.pins.targets() {
-        pins_on_slots[target.window].push(target.slot);
+        *pins[target.window].entry(target.slot).or_default() += 1;
     }
-    for ((window, writer), pinned) in core.windows.iter().zip(&writer.windows).zip(&pins_on_slots) {
-        Checked { window, writer, pinned }.verify()?;
+    for ((window, writer), pins) in core.windows.iter().zip(&writer.windows).zip(&pins) {
+        let mut checked = Checked { window, writer, pins, below: HashMap::new() };
+        checked.below = checked.count_below();
+        checked.verify()?;
     }
     Ok(())
+}
+
+/// The nodes that name one node as their parent, counted.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    attached: usize,
+    /// Of those that protect it further on: the protected ones, and those left behind.
+    protected: usize,
+    detached: usize,
 }
 
 struct Checked<'a> {
     window: &'a Window,
     writer: &'a WindowWriter,
-    pinned: &'a [Slot],
+    pins: &'a HashMap<Slot, usize>,
+    below: HashMap<Slot, Below>,
 }
 
 impl Checked<'_> {
@@ -47,6 +61,26 @@ impl Checked<'_> {
         &self.window.arena
     }
 
+    fn count_below(&self) -> HashMap<Slot, Below> {
+        let mut below: HashMap<Slot, Below> = HashMap::new();
+        for slot in self.slots() {
+            let (node, word) = (self.window.node(slot), self.window.node(slot).word());
+            if word.is_attached() {
+                below.entry(node.parent()).or_default().attached += 1;
+            }
+            if let Some(parent) = self.window.parent_to_protect(slot) {
+                let below = below.entry(parent).or_default();
+                below.protected += usize::from(self.window.is_accounted(slot));
+                below.detached += usize::from(word.is_detached());
+            }
+        }
+        below
+    }
+
+    fn below(&self, slot: Slot) -> Below {
+        self.below.get(&slot).copied().unwrap_or_default()
+    }
+
     fn verify(&self) -> Result<(), String> {
         let window = self.window;
         let (mut attached, mut secondary, mut protected) = (0, 0, 0);
@@ -55,7 +89,7 @@ impl Checked<'_> {
         for slot in self.slots() {
             let (node, links) = (window.node(slot), self.arena().links(slot));
             let word = node.word();
-            let pins = self.pinned.iter().filter(|pinned| **pinned == slot).count();
+            let pins = self.pins.get(&slot).copied().unwrap_or_default();
             expect(word.pins() as usize == pins, "a node's pins are not those of the pin table")?;
             expect(!word.is_closing(), "a node was left closed")?;
             self.verify_protection(slot, pins)?;
@@ -100,17 +134,10 @@ impl Checked<'_> {
     }
 
     fn verify_protection(&self, slot: Slot, pins: usize) -> Result<(), String> {
-        let links = self.arena().links(slot);
-        let children: Vec<Slot> = self
-            .slots()
-            .filter(|child| self.window.parent_to_protect(*child) == Some(slot))
-            .collect();
-        let count = |is: &dyn Fn(Slot) -> bool| children.iter().filter(|child| is(**child)).count();
-        let protected = count(&|child| self.window.is_accounted(child));
-        let is_right = get(&links.protectors) as usize == pins + protected;
+        let (links, below) = (self.arena().links(slot), self.below(slot));
+        let is_right = get(&links.protectors) as usize == pins + below.protected;
         expect(is_right, "what protects a node is counted wrongly")?;
-        let detached = count(&|child| self.window.node(child).word().is_detached());
-        let is_right = get(&links.detached_children) as usize == detached;
+        let is_right = get(&links.detached_children) as usize == below.detached;
         expect(is_right, "children left behind are counted wrongly")
     }
 
@@ -157,11 +184,7 @@ impl Checked<'_> {
             ahead.push((get(&links.left), slot));
             ahead.push((get(&links.right), slot));
         }
-        let children = self.slots().filter(|child| {
-            let node = self.window.node(*child);
-            node.word().is_attached() && node.parent() == parent
-        });
-        expect(children.count() == count, "a child is not among the children")
+        expect(self.below(parent).attached == count, "a child is not among the children")
     }
 
     fn verify_hash_chain(&self, slot: Slot) -> Result<(), String> {
