@@ -156,8 +156,9 @@ pub struct kvh_transceiver_params_t {
     /// Must be 0.
     pub reserved: u32,
     /// The pool of blocks: block id i lies at pool_base + i * block_bytes (a tree in arbiter mode
-    /// has slots as ids); with KVH_MEMORY_CUDA an address of the device. Stays valid until kvh_transceiver_destroy returned. The library reads
-    /// blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
+    /// has slots as ids); with KVH_MEMORY_CUDA an address of the device. Stays valid until
+    /// kvh_transceiver_destroy returned. The library reads blocks that are pinned in the tree, and writes
+    /// blocks lent to a prefetch; no others.
     pub pool_base: *mut c_void,
     /// Bytes of one block. Between workers that share heads and layers out alike, blocks move as
     /// they are, padding and scales included. Between others they are cut, for which a block must be
