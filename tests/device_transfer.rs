@@ -445,6 +445,8 @@ fn an_end_waits_for_what_a_device_copies() {
     let handle = destination.begin(&source, &sequence, &TARGETS).unwrap();
     turn(&mut [&mut source, &mut destination]);
     let waits = source.device.waits();
+    let tree = source.tree.clone();
+    source.device.when_waited_for(move || assert!(tree.statistics().live_pins > 0));
     source.driver = None;
     assert!(source.device.waits() > waits && source.device.pending() == 0);
     turn(&mut [&mut destination]);

@@ -128,11 +128,19 @@ struct Inner {
 pub struct FakeDevice {
     has_kernels: bool,
     inner: Mutex<Inner>,
+    /// Called when somebody begins to wait.
+    when_waited_for: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl FakeDevice {
     pub fn new(has_kernels: bool) -> Arc<Self> {
-        Arc::new(Self { has_kernels, inner: Mutex::default() })
+        let (inner, when_waited_for) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { has_kernels, inner, when_waited_for })
+    }
+
+    /// What is to be looked at when somebody begins to wait for the device.
+    pub fn when_waited_for(&self, look: impl Fn() + Send + 'static) {
+        *self.when_waited_for.lock() = Some(Box::new(look));
     }
 
     /// From now on everything is done as soon as it is asked, or only when told to.
@@ -351,6 +359,9 @@ unsafe impl DeviceDriver for FakeDevice {
     }
 
     fn wait(&self, event: Event) -> Result<(), DeviceError> {
+        if let Some(look) = &*self.when_waited_for.lock() {
+            look();
+        }
         let mut inner = self.inner.lock();
         inner.call("wait")?;
         inner.waits += 1;
