@@ -58,8 +58,8 @@ impl Case {
 
     /// Pieces in ascending order with gaps or without, of blocks in any order.
     fn drawn(rng: &mut SplitMix) -> Self {
-        let unit = [1, 2, 4, 12, 16, 48, 256, 4096][rng.below(8)];
-        let units = 1 + rng.below(40);
+        let unit = [1, 2, 4, 12, 16, 48, 256, 1024][rng.below(8)];
+        let units = 1 + rng.below(24);
         let (block_bytes, block_count) = (unit * units, 1 + rng.below(12));
         let mut ids: Vec<i32> = (0..block_count as i32).collect();
         for index in (1..ids.len()).rev() {
@@ -127,7 +127,7 @@ fn interpreted(direction: Direction, launch: &Launch, table: *const u64, staging
 fn plans_move_what_host_code_moves_with_kernels_and_without() {
     let mut rng = SplitMix(11);
     let mut kinds = [0, 0];
-    for _ in 0..600 {
+    for _ in 0..300 {
         let case = Case::drawn(&mut rng);
         assert!(matches!(case.check(0, &interpreted), Plan::Copies(_)), "there are no kernels");
         match case.check(TABLE_BYTES, &interpreted) {
@@ -299,7 +299,7 @@ fn the_kernels_source_moves_the_same_bytes() {
     };
     let mut rng = SplitMix(12);
     let mut words = [0; 17];
-    for _ in 0..400 {
+    for _ in 0..300 {
         if let Plan::Kernel(launch) = Case::drawn(&mut rng).check(TABLE_BYTES, &launched) {
             words[launch.word_bytes as usize] += 1;
         }
