@@ -476,15 +476,17 @@ fn fails_at(call: usize, at_source: bool, stays: bool, at_once: bool) -> bool {
     let failing = Arc::clone(if at_source { &source.device } else { &destination.device });
     failing.runs_at_once(at_once);
     failing.fails_at(call, stays);
+    let what = format!("call {call}, at the source: {at_source}, for good: {stays}");
     let handle = destination.begin(&source, &sequence, &TARGETS).unwrap();
     for _ in 0..100 {
         turn(&mut [&mut source, &mut destination]);
+        let are_blocks_free = if at_source { source.pins() == 0 } else { handle.is_quiesced() };
+        assert!(!are_blocks_free || failing.pending() == 0, "{what}: the device still copies");
         if handle.is_quiesced() && source.pins() == 0 {
             break;
         }
         failing.run(3);
     }
-    let what = format!("call {call}, at the source: {at_source}, for good: {stays}");
     assert!(handle.is_quiesced(), "{what}");
     let has_failed = failing.has_failed();
     match handle.poll().1.unwrap() {
