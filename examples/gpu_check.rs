@@ -93,7 +93,7 @@ fn check() -> Fallible<()> {
 
 /// Name, bytes of a block, whether blocks lie apart, and the pieces that are copied.
 fn cases() -> Vec<(&'static str, usize, bool, Vec<Range<usize>>)> {
-    let whole = |bytes: usize| Vec::from([0..bytes]);
+    let whole = |bytes: usize| std::iter::once(0..bytes).collect();
     // One of eight heads of 32 layers: keys and values of 32 tokens, 128 numbers of two bytes.
     let head = 32 * 128 * 2;
     let heads = |first: usize, count: usize| {
