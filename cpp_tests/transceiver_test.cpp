@@ -181,12 +181,39 @@ TEST_F(TransceiverTest, TheStateIsServedOverTcpToo) {
   EXPECT_EQ(kvh_transceiver_serve_tcp(nullptr, {nullptr, 0}, 0, &port, nullptr), KVH_ERR_INVALID_ARGUMENT);
 }
 
-TEST_F(TransceiverTest, DeviceMemoryIsUnsupportedAndSaysSo) {
+TEST_F(TransceiverTest, AMachineWithoutADeviceSaysSoAndMemoryOfNoDeviceIsRefused) {
   kvh_transceiver_params_t params = worker.params(hub.get());
   params.pool_memory = KVH_MEMORY_CUDA;
   std::string text;
-  EXPECT_EQ(create(params, &text), KVH_ERR_UNSUPPORTED);
-  EXPECT_THAT(text, HasSubstr("not supported yet"));
+  const kvh_status_t status = create(params, &text);
+  if (status == KVH_ERR_UNSUPPORTED) {
+    EXPECT_THAT(text, HasSubstr("no CUDA device can be used here"));
+  } else {
+    EXPECT_EQ(status, KVH_ERR_INVALID_ARGUMENT);
+    EXPECT_THAT(text, HasSubstr("not in memory of one CUDA device"));
+  }
+  // The same answer each time.
+  EXPECT_EQ(create(params), status);
+}
+
+TEST_F(TransceiverTest, StreamsAndEventsGoWithDeviceMemoryOnly) {
+  int handle = 0;
+  kvh_transceiver_params_t params = worker.params(hub.get());
+  params.cuda_stream = &handle;
+  std::string text;
+  EXPECT_EQ(create(params, &text), KVH_ERR_INVALID_ARGUMENT);
+  EXPECT_THAT(text, HasSubstr("cuda_stream"));
+  params = worker.params(hub.get());
+  params.cuda_ready_event = &handle;
+  EXPECT_EQ(create(params), KVH_ERR_INVALID_ARGUMENT);
+}
+
+TEST_F(TransceiverTest, AParameterStructFromBeforeDeviceMemoryIsTaken) {
+  kvh_transceiver_params_t params = worker.params(hub.get());
+  params.struct_size = offsetof(kvh_transceiver_params_t, cuda_stream);
+  // Whatever lies behind it.
+  params.cuda_stream = &params;
+  EXPECT_EQ(create(params), KVH_OK);
 }
 
 TEST_F(TransceiverTest, NullArgumentsAndForeignStructsAreRefused) {

@@ -270,7 +270,7 @@
 // pool_memory: memory of the host's processors.
 #define KVH_MEMORY_HOST 1
 
-// pool_memory: memory of a CUDA device. Not supported yet.
+// pool_memory: memory of one CUDA device. KVH_ERR_UNSUPPORTED where there is no driver or device.
 #define KVH_MEMORY_CUDA 2
 
 // unauthenticated_peers: processes of this machine, where only these can reach the transport
@@ -1199,8 +1199,9 @@ typedef struct kvh_transceiver_params {
   // Must be 0.
   uint32_t reserved;
   // The pool of blocks: block id i lies at pool_base + i * block_bytes (a tree in arbiter mode
-  // has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
-  // blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
+  // has slots as ids); with KVH_MEMORY_CUDA an address of the device. Stays valid until
+  // kvh_transceiver_destroy returned. The library reads blocks that are pinned in the tree, and writes
+  // blocks lent to a prefetch; no others.
   void *pool_base;
   // Bytes of one block. Between workers that share heads and layers out alike, blocks move as
   // they are, padding and scales included. Between others they are cut, for which a block must be
@@ -1236,6 +1237,17 @@ typedef struct kvh_transceiver_params {
   // The host's own block management; NULL: a tree and a pool. With it there is no tree, and
   // pool_base, block_bytes and block_count are 0. Kept as long as the transceiver.
   const kvh_block_owner_t *block_owner;
+  // With KVH_MEMORY_CUDA, the stream (CUstream, cudaStream_t) of the pool's device in which the
+  // library copies, none that is being captured; NULL: one of its own, which waits for no other.
+  // Blocks are delivered, and pins end, only when their copies are done. Else NULL.
+  void *cuda_stream;
+  // With KVH_MEMORY_CUDA, an event (CUevent, cudaEvent_t), or NULL. Each copy begins after what the
+  // event was recorded for last. Record it after the work that writes blocks and before they are
+  // stored in the tree, and after the work that last uses blocks and before they are lent to a
+  // prefetch, and again each time. Without it blocks are stored, and lent, only when the device is
+  // done with them, unless cuda_stream sees to the order. Stream and event stay valid until
+  // kvh_transceiver_destroy returned. Else NULL.
+  void *cuda_ready_event;
 } kvh_transceiver_params_t;
 
 // What a transceiver is doing.
@@ -2406,8 +2418,8 @@ void kvh_block_owner_destroy(kvh_block_owner_t *owner);
 
 // Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
 // tree, hub, key ring and block owner may go first. With params->block_owner `tree` is NULL. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
-// KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
-// started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
+// KVH_ERR_UNSUPPORTED: no UCX here, or no CUDA device for KVH_MEMORY_CUDA. KVH_ERR_LIMIT: no thread could
+// be started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
 KVH_MUST_USE
 kvh_status_t kvh_transceiver_create(const kvh_context_t *context,
                                     const kvh_reuse_tree_t *tree,

@@ -197,6 +197,8 @@ class TransceiverParamsStruct(ctypes.Structure):
         ("unauthenticated_peers", ctypes.c_uint32),
         ("reserved_2", ctypes.c_uint32),
         ("block_owner", Handle),
+        ("cuda_stream", ctypes.c_void_p),
+        ("cuda_ready_event", ctypes.c_void_p),
     ]
 
 

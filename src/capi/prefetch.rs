@@ -489,6 +489,7 @@ fn reason_text(reason: FailReason) -> &'static std::ffi::CStr {
         FailReason::Corrupted => c"corrupted",
         FailReason::Protocol => c"protocol",
         FailReason::Limit => c"limit",
+        FailReason::DeviceFailed => c"device_failed",
         FailReason::Shutdown => c"shutdown",
         FailReason::Fault => c"fault",
     }
@@ -633,6 +634,7 @@ mod tests {
             Corrupted,
             Protocol,
             Limit,
+            DeviceFailed,
             Shutdown,
             Fault,
         ];

@@ -22,7 +22,9 @@ use crate::hint::signature::Code;
 use crate::plan::{AddressBounds, AddressBoundsError, AllowListError, Endpoint};
 use crate::telemetry::log::{Event, Value};
 use crate::transfer::block_owner::BlockOwner;
-use crate::transfer::cuda;
+use crate::transfer::device::cuda::CudaDriver;
+use crate::transfer::device::driver::DeviceError;
+use crate::transfer::device::pool::DevicePool;
 use crate::transfer::gate::{Gate, Peers};
 use crate::transfer::layout::{Attention, CacheLayout, DataType, ParallelLayout};
 use crate::transfer::memory::BlockPool;
@@ -69,7 +71,7 @@ pub const KVH_TRANSPORT_UCX: u32 = 2;
 
 /// pool_memory: memory of the host's processors.
 pub const KVH_MEMORY_HOST: u32 = 1;
-/// pool_memory: memory of a CUDA device. Not supported yet.
+/// pool_memory: memory of one CUDA device. KVH_ERR_UNSUPPORTED where there is no driver or device.
 pub const KVH_MEMORY_CUDA: u32 = 2;
 
 /// unauthenticated_peers: processes of this machine, where only these can reach the transport
@@ -154,8 +156,9 @@ pub struct kvh_transceiver_params_t {
     /// Must be 0.
     pub reserved: u32,
     /// The pool of blocks: block id i lies at pool_base + i * block_bytes (a tree in arbiter mode
-    /// has slots as ids). Stays valid until kvh_transceiver_destroy returned. The library reads
-    /// blocks that are pinned in the tree, and writes blocks lent to a prefetch; no others.
+    /// has slots as ids); with KVH_MEMORY_CUDA an address of the device. Stays valid until
+    /// kvh_transceiver_destroy returned. The library reads blocks that are pinned in the tree, and writes
+    /// blocks lent to a prefetch; no others.
     pub pool_base: *mut c_void,
     /// Bytes of one block. Between workers that share heads and layers out alike, blocks move as
     /// they are, padding and scales included. Between others they are cut, for which a block must be
@@ -191,6 +194,17 @@ pub struct kvh_transceiver_params_t {
     /// The host's own block management; NULL: a tree and a pool. With it there is no tree, and
     /// pool_base, block_bytes and block_count are 0. Kept as long as the transceiver.
     pub block_owner: *const kvh_block_owner_t,
+    /// With KVH_MEMORY_CUDA, the stream (CUstream, cudaStream_t) of the pool's device in which the
+    /// library copies, none that is being captured; NULL: one of its own, which waits for no other.
+    /// Blocks are delivered, and pins end, only when their copies are done. Else NULL.
+    pub cuda_stream: *mut c_void,
+    /// With KVH_MEMORY_CUDA, an event (CUevent, cudaEvent_t), or NULL. Each copy begins after what the
+    /// event was recorded for last. Record it after the work that writes blocks and before they are
+    /// stored in the tree, and after the work that last uses blocks and before they are lent to a
+    /// prefetch, and again each time. Without it blocks are stored, and lent, only when the device is
+    /// done with them, unless cuda_stream sees to the order. Stream and event stay valid until
+    /// kvh_transceiver_destroy returned. Else NULL.
+    pub cuda_ready_event: *mut c_void,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
@@ -317,26 +331,30 @@ unsafe fn layouts_from(
 }
 
 /// # Safety
-/// The pool is what its contract says.
-unsafe fn pool_from(params: &kvh_transceiver_params_t) -> Explained<BlockPool> {
-    match params.pool_memory {
-        KVH_MEMORY_HOST => {}
-        KVH_MEMORY_CUDA => {
-            let text = match cuda::device_count() {
-                0 => "no CUDA device was found, and pools in device memory are not supported yet: \
-                      use KVH_MEMORY_HOST"
-                    .to_owned(),
-                count => format!(
-                    "{count} CUDA devices were found, but pools in device memory are not supported \
-                     yet: use KVH_MEMORY_HOST"
-                ),
-            };
-            return Err((KVH_ERR_UNSUPPORTED, text));
-        }
-        _ => return Err(wrong("pool_memory must be one of KVH_MEMORY_*")),
-    }
+/// The pool is what its contract says, and lies in host memory.
+unsafe fn host_pool_from(params: &kvh_transceiver_params_t) -> Explained<BlockPool> {
     // SAFETY: the caller's promise.
     unsafe { BlockPool::new(params.pool_base.cast(), params.block_bytes, params.block_count) }
+        .map_err(|error| wrong(error.to_string()))
+}
+
+/// # Safety
+/// The pool, the stream and the event are what their contracts say.
+unsafe fn device_pool_from(params: &kvh_transceiver_params_t) -> Explained<DevicePool> {
+    let base = params.pool_base as u64;
+    let bytes = params.block_bytes.saturating_mul(params.block_count);
+    // SAFETY: the caller's promise.
+    let driver =
+        unsafe { CudaDriver::open(base, bytes, params.cuda_stream, params.cuda_ready_event) };
+    let driver = driver.map_err(|error| {
+        let status = match error {
+            DeviceError::Unavailable(_) => KVH_ERR_UNSUPPORTED,
+            _ => KVH_ERR_INVALID_ARGUMENT,
+        };
+        (status, error.to_string())
+    })?;
+    // SAFETY: the caller's promise; the driver is one of the device that has both ends of the pool.
+    unsafe { DevicePool::new(Arc::new(driver), base, params.block_bytes, params.block_count) }
         .map_err(|error| wrong(error.to_string()))
 }
 
@@ -368,9 +386,20 @@ unsafe fn owner_from(
     if !tree.tree.windows().contains(&params.window) {
         return Err(wrong("the tree has no such window"));
     }
-    // SAFETY: the caller's promise.
-    let pool = unsafe { pool_from(params) }?;
-    Ok(Arc::new(TreeAndPool { tree: tree.tree.clone(), window: params.window, pool }))
+    let (tree, window) = (tree.tree.clone(), params.window);
+    match params.pool_memory {
+        KVH_MEMORY_HOST => {
+            // SAFETY: the caller's promise.
+            let pool = unsafe { host_pool_from(params) }?;
+            Ok(Arc::new(TreeAndPool { tree, window, pool }))
+        }
+        KVH_MEMORY_CUDA => {
+            // SAFETY: the caller's promise.
+            let pool = unsafe { device_pool_from(params) }?;
+            Ok(Arc::new(TreeAndPool { tree, window, pool }))
+        }
+        _ => Err(wrong("pool_memory must be one of KVH_MEMORY_*")),
+    }
 }
 
 /// # Safety
@@ -477,6 +506,10 @@ unsafe fn create(
     if params.reserved != 0 || params.reserved_2 != 0 {
         return Err((KVH_ERR_ABI, "reserved fields must be 0".to_owned()));
     }
+    let names_cuda = !params.cuda_stream.is_null() || !params.cuda_ready_event.is_null();
+    if names_cuda && params.pool_memory != KVH_MEMORY_CUDA {
+        return Err(wrong("cuda_stream and cuda_ready_event go with KVH_MEMORY_CUDA"));
+    }
     // SAFETY: as above.
     let peers = unsafe { peers_from(params) }?;
     // SAFETY: the caller's promise, here and below.
@@ -532,8 +565,8 @@ unsafe fn create(
 
 /// Creates a transceiver and starts its threads. Destroy it with kvh_transceiver_destroy; context,
 /// tree, hub, key ring and block owner may go first. With params->block_owner `tree` is NULL. KVH_ERR_INVALID_ARGUMENT: a value that cannot be.
-/// KVH_ERR_UNSUPPORTED: no UCX here, or a pool in device memory. KVH_ERR_LIMIT: no thread could be
-/// started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
+/// KVH_ERR_UNSUPPORTED: no UCX here, or no CUDA device for KVH_MEMORY_CUDA. KVH_ERR_LIMIT: no thread could
+/// be started. On each, *error_out, if not NULL, says it in words; destroy it with kvh_error_destroy.
 ///
 /// # Safety
 /// `context` is live, and `tree` too or it is NULL; `params` points at a parameter struct whose pointers are what it

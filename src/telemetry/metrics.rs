@@ -164,6 +164,7 @@ impl Metrics {
         "corrupted",
         "protocol",
         "limit",
+        "device_failed",
         "shutdown",
         "fault",
     ];

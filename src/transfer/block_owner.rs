@@ -11,6 +11,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::device::pool::DevicePool;
 use super::memory::{BlockMemory, BlockPool};
 use super::transport::Segment;
 use crate::reuse::{Name, Policy, ReuseError, ReuseTree, TextTail};
@@ -91,18 +92,19 @@ pub trait BlockOwner: BlockMemory {
 }
 
 /// The library's own owner: names are looked up in one window of a reuse tree, whose slots are those
-/// of a pool. Blocks for what is fetched come from the host, who stores them when they are there.
-pub struct TreeAndPool {
+/// of a pool, of host memory or a device's. Blocks for what is fetched come from the host, who stores
+/// them when they are there.
+pub struct TreeAndPool<M = BlockPool> {
     /// Knows blocks by name.
     pub tree: ReuseTree,
     /// The attention window whose blocks are exchanged.
     pub window: i32,
     /// Keeps them.
-    pub pool: BlockPool,
+    pub pool: M,
 }
 
 // SAFETY: the pool's own blocks, of the pool's size.
-unsafe impl BlockMemory for TreeAndPool {
+unsafe impl<M: BlockMemory> BlockMemory for TreeAndPool<M> {
     fn block_bytes(&self) -> usize {
         self.pool.block_bytes()
     }
@@ -110,9 +112,17 @@ unsafe impl BlockMemory for TreeAndPool {
     fn block(&self, id: i32) -> Option<Segment> {
         self.pool.block(id)
     }
+
+    fn contains(&self, id: i32) -> bool {
+        self.pool.contains(id)
+    }
+
+    fn device(&self) -> Option<&DevicePool> {
+        self.pool.device()
+    }
 }
 
-impl BlockOwner for TreeAndPool {
+impl<M: BlockMemory> BlockOwner for TreeAndPool<M> {
     fn tokens_per_block(&self) -> usize {
         self.tree.tokens_per_block()
     }

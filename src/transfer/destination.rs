@@ -1,7 +1,8 @@
 //! The destination's side: carries out what the prefetches' state machines ask for.
 //!
 //! Blocks arrive in memory of the library (*staging*), are compared with their checksums, and only
-//! then copied into the blocks that the host lent. No peer ever learns an address of this side.
+//! then copied into the blocks that the host lent. No peer ever learns an address of this side. Into
+//! blocks that a device has, the device copies them: they count as moved when it is done.
 //!
 //! Guards: data is let in only for an attempt that waits for it, from the peer that it asked, in
 //! order, and at the exact size; staging is bounded; what fails ends one attempt, never the thread. The
@@ -15,6 +16,8 @@ use parking_lot::RwLock;
 
 use super::attempt::{Attempt, Origin, Step as AttemptStep};
 use super::block_owner::BlockOwner;
+use super::device::plan::Direction;
+use super::device::pool::{PinnedStaging, RunningCopy};
 use super::layout::{self, CacheLayout, ParallelLayout};
 use super::prefetch::{Action, Event};
 use super::protocol::{block_checksum, Answer, DataHeader, FetchRequest, Message, RequestKey};
@@ -22,9 +25,10 @@ use super::reason::{FailReason, RefuseReason};
 use super::share::{shares, RankOf, SourceWorker};
 use super::source::Identity;
 use super::sources::{gives_any, Agreed, Source, Sources};
+use super::staging::Staging;
 use super::state::{RankAddress, State};
 use super::state_source::StateResult;
-use super::transport::{DataId, PeerId, Segment, Ticket, Transport, TransportError};
+use super::transport::{DataId, PeerId, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
 use crate::telemetry::nvtx::{Range, Step};
 
@@ -62,6 +66,8 @@ pub struct Destination {
     receives: BTreeMap<Ticket, Receive>,
     /// Announced runs that wait for staging.
     waiting: VecDeque<Run>,
+    /// Verified runs on their way into a device, oldest first.
+    scatters: VecDeque<Scatter>,
     staging_bytes: usize,
     spare: Vec<Vec<u8>>,
     ended_count: u64,
@@ -103,7 +109,13 @@ struct Run {
 
 struct Receive {
     run: Run,
-    staging: Vec<u8>,
+    staging: Staging,
+}
+
+/// A run that a device copies into the host's blocks.
+struct Scatter {
+    run: Run,
+    copy: RunningCopy,
 }
 
 impl Run {
@@ -136,6 +148,7 @@ impl Destination {
             connections: BTreeMap::new(),
             receives: BTreeMap::new(),
             waiting: VecDeque::new(),
+            scatters: VecDeque::new(),
             staging_bytes: 0,
             spare: Vec::new(),
             ended_count: 0,
@@ -331,21 +344,90 @@ impl Destination {
         let run = &receive.run;
         let verdict = match result {
             Ok(()) => {
-                let bytes = receive.staging.len();
-                let _range = Range::push_of_attempt(Step::Verify, run.sequence, bytes);
+                let _range = Range::push_of_attempt(Step::Verify, run.sequence, run.len);
                 self.verify(&receive)
             }
             Err(_) => Err(FailReason::PeerGone),
         };
         let ended = Event::Received { blocks: run.blocks(), verdict };
-        if self.step(now_ns, transport, run.sequence, ended) == Some(Action::Commit) {
-            let blocks = self.commit(&receive);
-            self.step(now_ns, transport, run.sequence, Event::Committed { blocks });
+        let is_for_us = self.step(now_ns, transport, run.sequence, ended) == Some(Action::Commit);
+        match receive {
+            Receive { run, staging: Staging::Pinned(staging) } if is_for_us => {
+                return self.begin_scatter(now_ns, transport, run, staging);
+            }
+            Receive { run, staging: Staging::Plain(staging) } => {
+                if is_for_us {
+                    let blocks = self.commit(&run, &staging);
+                    self.step(now_ns, transport, run.sequence, Event::Committed { blocks });
+                }
+                self.staging_bytes -= run.len;
+                if self.spare.len() < MAX_SPARE {
+                    self.spare.push(staging);
+                }
+            }
+            Receive { run, .. } => self.staging_bytes -= run.len,
         }
-        self.staging_bytes -= receive.staging.len();
-        if self.spare.len() < MAX_SPARE {
-            self.spare.push(receive.staging);
+        self.let_in(now_ns, transport);
+    }
+
+    /// Whether a device copies something, of which [`Destination::see_copied`] will tell.
+    pub fn is_scattering(&self) -> bool {
+        !self.scatters.is_empty()
+    }
+
+    /// Takes note of what a device has copied since the last time, in the order in which it was begun.
+    pub fn see_copied(&mut self, now_ns: u64, transport: &mut dyn Transport) {
+        while let Some(scatter) = self.scatters.front_mut() {
+            let Some(result) = scatter.copy.poll() else { return };
+            let Some(Scatter { run, .. }) = self.scatters.pop_front() else { return };
+            self.scattered(now_ns, transport, run, result.is_ok());
         }
+    }
+
+    /// Has the device copy a verified run into the blocks that the host lent.
+    fn begin_scatter(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        run: Run,
+        staging: PinnedStaging,
+    ) {
+        match self.scatter(&run, staging) {
+            Some(copy) => self.scatters.push_back(Scatter { run, copy }),
+            None => self.scattered(now_ns, transport, run, false),
+        }
+    }
+
+    fn scatter(&self, run: &Run, staging: PinnedStaging) -> Option<RunningCopy> {
+        let running = self.running.get(&run.sequence)?;
+        let rank = running.sources.as_ref()?.of(run.peer)?;
+        let destination = &running.attempt.order.destination;
+        let first = run.header.first_block as usize;
+        let targets = (first..first + run.blocks() as usize).map(|index| rank.wanted_index(index));
+        let targets: Option<Vec<i32>> =
+            targets.map(|index| destination.get(index).copied()).collect();
+        let pieces = rank.own_pieces.as_deref();
+        self.owner.device()?.begin(Direction::Scatter, &targets?, pieces, staging).ok()
+    }
+
+    /// A device copied a run, or failed to: nothing of it is written any more.
+    fn scattered(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        run: Run,
+        is_in_place: bool,
+    ) {
+        let blocks = if is_in_place {
+            self.moved(&run)
+        } else {
+            // Before the copy's end is told: what is not in its place must not be delivered.
+            let failed = Event::Failed(FailReason::DeviceFailed);
+            self.step(now_ns, transport, run.sequence, failed);
+            0
+        };
+        self.step(now_ns, transport, run.sequence, Event::Committed { blocks });
+        self.staging_bytes -= run.len;
         self.let_in(now_ns, transport);
     }
 
@@ -388,8 +470,9 @@ impl Destination {
         });
     }
 
-    /// Ends everything. The transport is gone: nothing is in flight.
+    /// Ends everything. The transport is gone: nothing is in flight. Waits for what a device copies.
     pub fn shut_down(self, now_ns: u64, reason: FailReason) {
+        drop(self.scatters);
         for running in self.running.into_values() {
             running.attempt.shut_down(now_ns, reason);
         }
@@ -625,27 +708,18 @@ impl Destination {
     }
 
     fn receive(&mut self, transport: &mut dyn Transport, run: Run) -> Result<(), FailReason> {
-        let Some(mut staging) = self.staging(run.len) else {
+        let Some(mut staging) = Staging::new(&*self.owner, run.len, &mut self.spare) else {
             transport.discard_data(run.data);
             return Err(FailReason::Limit);
         };
-        let memory = Segment { data: staging.as_mut_ptr(), len: staging.len() };
-        match transport.receive_data(run.data, memory) {
+        match transport.receive_data(run.data, staging.segment()) {
             Ok(ticket) => {
-                self.staging_bytes += staging.len();
+                self.staging_bytes += run.len;
                 self.receives.insert(ticket, Receive { run, staging });
                 Ok(())
             }
             Err(_) => Err(FailReason::PeerGone),
         }
-    }
-
-    /// Memory for a run: used again where there is some, so that it is cleared once only.
-    fn staging(&mut self, len: usize) -> Option<Vec<u8>> {
-        let mut staging = self.spare.pop().unwrap_or_default();
-        staging.try_reserve_exact(len.saturating_sub(staging.len())).ok()?;
-        staging.resize(len, 0);
-        Some(staging)
     }
 
     /// Drops runs of an attempt that is over before they were received.
@@ -671,8 +745,8 @@ impl Destination {
         };
         let Some(rank) = sources.of(receive.run.peer) else { return Err(FailReason::Corrupted) };
         let wanted = sources.wanted();
-        let part_bytes = receive.staging.len() / checksums.len().max(1);
-        let parts = receive.staging.chunks_exact(part_bytes.max(1));
+        let part_bytes = receive.run.len / checksums.len().max(1);
+        let parts = receive.staging.bytes().chunks_exact(part_bytes.max(1));
         let is_whole = parts.zip(checksums).enumerate().all(|(index, (part, checksum))| {
             let index = rank.wanted_index(*first_block as usize + index);
             let name = attempt.order.names.get(wanted.first + index * wanted.step);
@@ -686,12 +760,12 @@ impl Destination {
     }
 
     /// Copies a verified run into the blocks that the host lent; how many are whole with it.
-    fn commit(&mut self, receive: &Receive) -> u32 {
-        let Some(running) = self.running.get_mut(&receive.run.sequence) else { return 0 };
-        let Some(sources) = &mut running.sources else { return 0 };
-        let Some(rank) = sources.of(receive.run.peer) else { return 0 };
-        let first = receive.run.header.first_block as usize;
-        let parts = receive.staging.chunks_exact(rank.part_bytes.max(1));
+    fn commit(&mut self, run: &Run, staging: &[u8]) -> u32 {
+        let Some(running) = self.running.get(&run.sequence) else { return 0 };
+        let Some(sources) = &running.sources else { return 0 };
+        let Some(rank) = sources.of(run.peer) else { return 0 };
+        let first = run.header.first_block as usize;
+        let parts = staging.chunks_exact(rank.part_bytes.max(1));
         for (index, part) in parts.enumerate() {
             let target = running.attempt.order.destination.get(rank.wanted_index(first + index));
             let is_filled = target.is_some_and(|target| match &rank.own_pieces {
@@ -700,7 +774,14 @@ impl Destination {
             });
             debug_assert!(is_filled, "the order's blocks were checked when it was begun");
         }
-        sources.moved(receive.run.peer, receive.run.blocks());
+        self.moved(run)
+    }
+
+    /// A run is in its place: how many blocks are whole with it.
+    fn moved(&mut self, run: &Run) -> u32 {
+        let running = self.running.get_mut(&run.sequence);
+        let Some(sources) = running.and_then(|running| running.sources.as_mut()) else { return 0 };
+        sources.moved(run.peer, run.blocks());
         sources.take_whole()
     }
 

@@ -4,7 +4,8 @@
 //!
 //! Guards: a peer whose message cannot be read is cut off and nothing else happens; a panic poisons
 //! the context, and however the driver ends, every attempt gets its outcome.
-//! Never does: wait for anything but its transport, or call the host (but for the clock).
+//! Never does: wait for anything but its transport, or call the host (but for the clock). What a device
+//! copies is asked about now and then: a device wakes nobody.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ const EVENTS_PER_ROUND: usize = 64;
 const SLEEP_WITH_DEADLINE: Duration = Duration::from_millis(50);
 /// The longest sleep while nothing is pending.
 const SLEEP_IDLE: Duration = Duration::from_secs(10);
+/// How often a device is asked while it copies: a run takes it about as long.
+const SLEEP_WHILE_COPYING: Duration = Duration::from_micros(20);
 
 /// What other threads ask of the transfer thread.
 pub(super) enum Command {
@@ -118,6 +121,8 @@ pub enum Round {
     Busy,
     /// Nothing, until the transport's waker is called or the deadline comes.
     Idle,
+    /// As above, but a device copies: the next round, soon, may see that it is done.
+    Copying,
     /// It takes no more: end it.
     Stopped,
 }
@@ -156,6 +161,7 @@ impl Driver {
             match self.round() {
                 Round::Busy => {}
                 Round::Idle => self.sleep(),
+                Round::Copying => std::thread::sleep(SLEEP_WHILE_COPYING),
                 Round::Stopped => return,
             }
         }
@@ -197,15 +203,17 @@ impl Parts {
         let is_idle = self.handle_events();
         let now_ns = self.clock.monotonic_ns();
         let transport = self.transport.as_mut();
+        self.destination.see_copied(now_ns, transport);
         self.destination.tick(now_ns, transport);
         self.source.tick(now_ns, transport);
         let has_more = self.source.pump(transport);
         self.tell_each_other(now_ns);
         self.publish_status();
-        if is_idle && !has_more && self.mailbox.is_empty() {
-            Round::Idle
-        } else {
-            Round::Busy
+        let is_copying = self.source.is_gathering() || self.destination.is_scattering();
+        match is_idle && !has_more && self.mailbox.is_empty() {
+            true if is_copying => Round::Copying,
+            true => Round::Idle,
+            false => Round::Busy,
         }
     }
 

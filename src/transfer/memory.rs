@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use super::device::pool::DevicePool;
 use super::protocol::block_checksum;
 use super::transport::Segment;
 use crate::reuse::Name;
@@ -104,8 +105,15 @@ pub unsafe trait BlockMemory: Send + Sync {
     /// Bytes of one block.
     fn block_bytes(&self) -> usize;
 
-    /// Where a block lies; `None` for an id that is none. As long as [`BlockMemory::block_bytes`].
+    /// Where a block lies; `None` for an id that is none, and where the host's processors cannot reach
+    /// it. As long as [`BlockMemory::block_bytes`].
     fn block(&self, id: i32) -> Option<Segment>;
+
+    /// The pool of a device that has the blocks; `None` where the host's processors reach them. With one,
+    /// what is read and written below is not there: blocks are copied by the device.
+    fn device(&self) -> Option<&DevicePool> {
+        None
+    }
 
     /// Whether there is that block.
     fn contains(&self, id: i32) -> bool {

@@ -15,15 +15,16 @@
 //! | `sources` | how far each rank that a fetch asks came |
 //! | `protocol`, `wire` | messages between the two sides, and their bytes |
 //! | `gate`, `session` | who is heard: proof, both ways, that a peer holds one of the host's keys |
-//! | `block_owner`, `memory`, `cuda` | whose blocks are exchanged, and where they lie |
+//! | `block_owner`, `memory`, `device` | whose blocks are exchanged, and where they lie: host memory, or a device's |
+//! | `staging` | memory of the library's own between blocks and wire |
 //! | `reason` | closed lists of why something failed or was refused |
 //! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
 
 pub mod attempt;
 pub mod block_owner;
 pub mod block_part;
-pub mod cuda;
 mod destination;
+pub mod device;
 mod driver;
 pub mod gate;
 pub mod http;
@@ -40,6 +41,7 @@ pub mod session;
 pub mod share;
 mod source;
 pub mod sources;
+pub mod staging;
 pub mod state;
 pub mod state_source;
 pub mod transceiver;

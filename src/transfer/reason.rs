@@ -38,6 +38,8 @@ pub enum FailReason {
     Protocol,
     /// A limit or memory of this side ran out.
     Limit,
+    /// The device that has this side's blocks did not take them.
+    DeviceFailed,
     /// The transceiver was destroyed.
     Shutdown,
     /// A fault of the library.

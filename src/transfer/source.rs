@@ -1,9 +1,10 @@
 //! The source's side: serves requests for names, out of the owner's blocks, with no request object
 //! of its own.
 //!
-//! Each request runs: validate, pin, answer, send run by run, unpin. Blocks are unpinned when their
-//! [`Serving`] is dropped, which happens once on every path, and never while the transport still
-//! reads them: not before the last send has ended, and the transport is dropped before this is.
+//! Each request runs: validate, pin, answer, send run by run, unpin. A run of blocks that a device has
+//! is first gathered into staging, and sent from there when that is done. Blocks are unpinned when their
+//! [`Serving`] is dropped, which happens once on every path, and never while the transport or a device
+//! still reads them: not before the last send has ended, and the transport is dropped before this is.
 //!
 //! Guards: a request that is not for this worker is refused before any name is looked up; peers,
 //! requests and bytes in flight are bounded, and over the bounds the answer is *busy*; a destination
@@ -17,11 +18,14 @@ use std::sync::Arc;
 
 use super::block_owner::{BlockOwner, Pinned};
 use super::block_part::{piece_bytes, BlockPart, BlockShape};
+use super::device::plan::Direction;
+use super::device::pool::{PinnedStaging, RunningCopy};
 use super::protocol::{
     block_checksum, Answer, DataHeader, FetchRequest, Message, RequestKey, Unreadable,
     MAX_BLOCKS_PER_RUN,
 };
 use super::reason::RefuseReason;
+use super::staging::Staging;
 use super::state::Incarnation;
 use super::transport::{PeerId, Segment, Ticket, Transport};
 use super::wire::WireError;
@@ -81,6 +85,9 @@ pub struct Source {
     owner: Arc<dyn BlockOwner>,
     limits: SourceLimits,
     metrics: Arc<Metrics>,
+    /// Runs on their way out of a device, oldest first. Before `serving`: dropping them waits for the
+    /// device, and their blocks are pinned until then.
+    gathers: VecDeque<Gather>,
     peers: BTreeMap<PeerId, PeerRecord>,
     serving: BTreeMap<(PeerId, RequestKey), Serving>,
     sends: BTreeMap<Ticket, Send>,
@@ -123,7 +130,16 @@ struct Send {
     key: RequestKey,
     bytes: usize,
     /// What is sent, where it is not the blocks themselves: read until the send has ended.
-    _parts: Vec<u8>,
+    _parts: Staging,
+}
+
+/// A run that a device copies into staging. It counts as in flight, as its send will.
+struct Gather {
+    peer: PeerId,
+    key: RequestKey,
+    blocks: Range<usize>,
+    bytes: usize,
+    copy: RunningCopy,
 }
 
 impl Source {
@@ -139,6 +155,7 @@ impl Source {
             owner,
             limits,
             metrics,
+            gathers: VecDeque::new(),
             peers: BTreeMap::new(),
             serving: BTreeMap::new(),
             sends: BTreeMap::new(),
@@ -271,16 +288,26 @@ impl Source {
     /// A send ended, however it ended. Sends of messages are not waited for.
     pub fn sent(&mut self, ticket: Ticket, is_ok: bool) {
         let Some(send) = self.sends.remove(&ticket) else { return };
-        self.bytes_in_flight -= send.bytes;
-        if let Some(record) = self.peers.get_mut(&send.peer) {
-            // Saturating: the record may be younger than the send.
+        self.run_ended(send.peer, send.key, send.bytes, is_ok);
+    }
+
+    /// A run is in flight no more.
+    fn run_ended(&mut self, peer: PeerId, key: RequestKey, bytes: usize, is_ok: bool) {
+        self.bytes_in_flight -= bytes;
+        if let Some(record) = self.peers.get_mut(&peer) {
+            // Saturating: the record may be younger than the run.
             record.runs_in_flight = record.runs_in_flight.saturating_sub(1);
         }
-        if let Some(serving) = self.serving.get_mut(&(send.peer, send.key)) {
+        if let Some(serving) = self.serving.get_mut(&(peer, key)) {
             serving.runs_in_flight -= 1;
             serving.is_stopped |= !is_ok;
         }
-        self.forget_if_over(send.peer, send.key);
+        self.forget_if_over(peer, key);
+    }
+
+    /// Whether a device copies something that [`Source::pump`] will send.
+    pub fn is_gathering(&self) -> bool {
+        !self.gathers.is_empty()
     }
 
     /// A destination is gone: its requests end as soon as their sends have.
@@ -327,6 +354,7 @@ impl Source {
     /// Sends what may be sent now: one run of each request in turn, as far as the bounds allow.
     /// Returns whether more could be sent at once.
     pub fn pump(&mut self, transport: &mut dyn Transport) -> bool {
+        self.send_gathered(transport);
         let mut has_more = false;
         let keys: Vec<(PeerId, RequestKey)> = self.serving.keys().copied().collect();
         for (peer, key) in keys {
@@ -354,6 +382,24 @@ impl Source {
         }
         let run = &left[..run_blocks];
         let names = &serving.names[serving.next_block..][..run_blocks];
+        if let Some(pool) = self.owner.device() {
+            let begin = |staging| {
+                pool.begin(Direction::Gather, run, serving.pieces.as_deref(), staging).ok()
+            };
+            let Some(copy) = pool.staging(bytes).and_then(begin) else {
+                serving.is_stopped = true;
+                // So that the destination need not wait for what will not come.
+                self.refuse(transport, peer, key, RefuseReason::Busy);
+                return false;
+            };
+            let blocks = serving.next_block..serving.next_block + run_blocks;
+            serving.next_block += run_blocks;
+            serving.runs_in_flight += 1;
+            record.runs_in_flight += 1;
+            self.bytes_in_flight += bytes;
+            self.gathers.push_back(Gather { peer, key, blocks, bytes, copy });
+            return true;
+        }
         let mut parts = Vec::new();
         let sent = match &serving.pieces {
             None => self.owner.segments(run).map(|segments| {
@@ -375,12 +421,41 @@ impl Source {
                 serving.runs_in_flight += 1;
                 record.runs_in_flight += 1;
                 self.bytes_in_flight += bytes;
+                let parts = Staging::Plain(parts);
                 self.sends.insert(ticket, Send { peer, key, bytes, _parts: parts });
                 true
             }
             Err(_) => {
                 serving.is_stopped = true;
                 false
+            }
+        }
+    }
+
+    /// Sends what a device has gathered since the last time, in the order in which it was begun.
+    fn send_gathered(&mut self, transport: &mut dyn Transport) {
+        while let Some(gather) = self.gathers.front_mut() {
+            let Some(result) = gather.copy.poll() else { return };
+            let Some(gather) = self.gathers.pop_front() else { return };
+            let Gather { peer, key, blocks, bytes, .. } = gather;
+            let is_wanted = |serving: &&Serving| !serving.is_stopped;
+            let serving = self.serving.get(&(peer, key)).filter(is_wanted);
+            let sent = match (result, serving) {
+                (Ok(staging), Some(serving)) => {
+                    send_staged(transport, peer, key, serving, &blocks, staging)
+                }
+                (Err(_), Some(_)) => {
+                    self.refuse(transport, peer, key, RefuseReason::Busy);
+                    None
+                }
+                (_, None) => None,
+            };
+            match sent {
+                Some((ticket, staging)) => {
+                    let send = Send { peer, key, bytes, _parts: Staging::Pinned(staging) };
+                    self.sends.insert(ticket, send);
+                }
+                None => self.run_ended(peer, key, bytes, false),
             }
         }
     }
@@ -519,4 +594,21 @@ fn cut(
     let each = parts.chunks_exact(piece_bytes(pieces)).zip(names);
     let checksums = each.map(|(part, name)| block_checksum(name, part)).collect();
     Some((vec![Segment { data: parts.as_mut_ptr(), len: parts.len() }], checksums))
+}
+
+/// Sends a run out of staging, with a checksum of each part; `None` when it cannot be sent.
+fn send_staged(
+    transport: &mut dyn Transport,
+    peer: PeerId,
+    key: RequestKey,
+    serving: &Serving,
+    blocks: &Range<usize>,
+    mut staging: PinnedStaging,
+) -> Option<(Ticket, PinnedStaging)> {
+    let names = &serving.names[blocks.clone()];
+    let parts = staging.bytes().chunks_exact(staging.bytes().len() / names.len());
+    let checksums = parts.zip(names).map(|(part, name)| block_checksum(name, part)).collect();
+    let header = DataHeader { key, first_block: blocks.start as u32, checksums };
+    let sent = transport.send_data(peer, header.encode(), vec![staging.segment()]);
+    sent.ok().map(|ticket| (ticket, staging))
 }
