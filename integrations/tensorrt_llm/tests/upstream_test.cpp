@@ -154,12 +154,15 @@ TEST(Upstream, IdsOfWindowsCollideAndPinsByIdAreRefusedThere) {
 
 TEST(Upstream, AnEvictedInnerBlockHidesWhatIsBelow) {
   HostSide side(4);
-  const auto kept = request(0, tokens(0, 12));
-  run(side, *kept, 0);
-  // Three of the four free blocks are in the tree, the root's first child the last released.
-  const auto other = request(1, tokens(500, 13));
+  run(side, *request(0, tokens(0, 9)), 0);
+  ASSERT_NE(side.manager.findBlocksInReuseTreeByBlockKey(BlockKey(tokens(0, 8)), window), nullptr);
+  const auto &first = side.manager.getBlockManager().getBlockById(0, window);
+  side.policy->claimBlock(first, 5, std::nullopt);
+  side.policy->releaseBlock(first);
+  const auto other = request(1, tokens(500, 3));
   side.add(*other);
-  side.manager.removeSequence(1);
+  EXPECT_EQ(side.ids(*other).front(), 0) << "of the lowest priority";
+  EXPECT_TRUE(side.manager.getBlockManager().getBlockById(1, window)->isAttached());
   EXPECT_EQ(side.manager.findBlocksInReuseTreeByBlockKey(BlockKey(tokens(0, 8)), window), nullptr);
 }
 
