@@ -145,6 +145,19 @@ TEST_F(CacheTransceiverTest, AGenerationOnlyRequestGetsItsWholePromptByName) {
   }
 }
 
+// The host takes a longer block whose beginning is the tail. A name is of the whole block.
+TEST_F(CacheTransceiverTest, AShortLastBlockThatNobodyStoredAsSuchIsComputedHere) {
+  source.serve(request(0, tokens(0, 20)));
+  const auto asked = request(7, tokens(0, 14), LLMREQUEST_TYPE_GENERATION_ONLY);
+  destination.add(*asked);
+  transceiver.set_source(7, from_source(true));
+  transceiver.requestAndReceiveAsync(asked);
+  settle(transceiver);
+  EXPECT_EQ(asked->getState(), State::kCONTEXT_INIT);
+  EXPECT_EQ(asked->getContextCurrentPosition(), 12);
+  EXPECT_EQ(prefill_rest(*asked), computed_alone(hub, tokens(0, 14)));
+}
+
 TEST_F(CacheTransceiverTest, ARequiredSourceThatHasTooLittleFailsTheRequestAlone) {
   source.serve(request(0, tokens(0, 9)));
   const auto asked = request(7, tokens(0, 14), LLMREQUEST_TYPE_GENERATION_ONLY);
@@ -262,7 +275,7 @@ TEST_F(CacheTransceiverTest, ACancelledRequestsBlocksAreGivenAwayAtOnce) {
 }
 
 TEST_F(CacheTransceiverTest, ARequestWaitsUntilPeersHaveReadTheBlockThatItTakesOver) {
-  destination.serve(request(0, tokens(0, 9)));
+  destination.serve(request(0, tokens(0, 8)));
   std::vector<std::int32_t> other = tokens(0, 9);
   other[6] = 77;
   const auto asked = request(7, other);

@@ -84,8 +84,6 @@ TEST_F(EvictionPolicyTest, ABlockThatWasPassedOverCanBeReused) {
   const auto pinned = pin(0, 2);
   allocate(1, 4);
   EXPECT_THROW(allocate(2, 1), std::runtime_error);
-  const auto again = request(3, tokens(0, 8));
-  EXPECT_THROW(at.add(*again), std::runtime_error) << "its leaf is pinned too, but it is free to be claimed";
   at.manager.removeSequence(1);
   const auto once_more = request(4, tokens(0, 9));
   at.add(*once_more);
@@ -106,6 +104,20 @@ TEST_F(EvictionPolicyTest, PrioritiesAndDurationsSurviveBeingPassedOver) {
   EXPECT_NE(taken.front(), 0) << "of all priorities the lowest, but pinned";
   EXPECT_EQ(block->getPriority(), 5);
   EXPECT_EQ(block->getDurationMs(), std::chrono::milliseconds(1000000));
+}
+
+// The host evicts an inner block alone, and what hangs below is not found any more: not what a peer reads.
+TEST_F(EvictionPolicyTest, ABlockBeforeAPinnedOneIsKeptToo) {
+  const auto stored = store(0, 0, 2);
+  const auto &first = at.manager.getBlockManager().getBlockById(0, window);
+  at.policy->claimBlock(first, 5, std::nullopt);
+  at.policy->releaseBlock(first);
+  const auto sequence = kvhints::trtllm::sequence_of_request(naming(), *stored);
+  const auto pinned = at.mirror.pin(*sequence, 1, 1, kvhints::Policy::strict);
+  ASSERT_TRUE(pinned);
+  EXPECT_THAT(pinned->block_ids, ElementsAre(1));
+  EXPECT_THAT(allocate(1, 4), UnorderedElementsAre(2, 3, 4, 5));
+  EXPECT_TRUE(pin(0, 2));
 }
 
 TEST_F(EvictionPolicyTest, AMirrorIsNotTakenAwayUnderAPin) {

@@ -129,6 +129,7 @@ TEST_F(RequestLifeTest, AGenerationOnlyRequestNamesAWorkerByItsState) {
   const auto finished = b.run();
   EXPECT_FALSE(finished.at(2).is_error);
   EXPECT_EQ(finished.at(2).output, first);
+  EXPECT_EQ(finished.at(2).prepopulated, 16) << "the tail of two tokens is computed here";
   EXPECT_TRUE(finished.at(3).is_error) << "nobody has that prompt, and B was not asked to compute it";
 }
 

@@ -82,7 +82,7 @@ TEST_F(ReuseMirrorTest, ADuplicateIsTheTreesBlockAndNotTheRequests) {
 // there would be wrong bytes.
 TEST_F(ReuseMirrorTest, ALeafThatIsTakenOverLeavesBeforeItIsWritten) {
   Worker at(hub, 8);
-  at.serve(request(0, tokens(0, 9)));
+  at.serve(request(0, tokens(0, 8)));
   std::vector<std::int32_t> other = tokens(0, 9);
   other[6] = 77;
   const auto taken = request(1, other);
@@ -96,7 +96,7 @@ TEST_F(ReuseMirrorTest, ALeafThatIsTakenOverLeavesBeforeItIsWritten) {
 
 TEST_F(ReuseMirrorTest, ALeafThatAPeerReadsIsNotWrittenBeforeThePeerIsDone) {
   Worker at(hub, 8);
-  at.serve(request(0, tokens(0, 9)));
+  at.serve(request(0, tokens(0, 8)));
   std::vector<std::int32_t> other = tokens(0, 9);
   other[6] = 77;
   const auto taken = request(1, other);

@@ -26,7 +26,7 @@ struct Source {
   std::shared_ptr<const kvh_plan_t> plan;
   // The source worker's state as its kvh_transceiver_state gave it, in place of what an endpoint says.
   std::string state;
-  // A generation-only request fails without all of its prompt; others always go on.
+  // A generation-only request fails without all whole blocks of its prompt; others always go on.
   bool is_required = false;
   std::uint32_t attention_data_rank = 0;
 
@@ -35,6 +35,7 @@ struct Source {
 
 // Zeros are the library's defaults.
 struct FetchOptions {
+  // Of context requests.
   Policy policy = Policy::best_effort;
   std::uint64_t metadata_deadline_ns = 0;
   std::uint64_t transfer_deadline_ns = 0;
@@ -240,7 +241,9 @@ class CacheTransceiver : public Host::BaseCacheTransceiver {
     }
     const std::vector<std::int32_t> slots = mirror_.slots(request.mRequestId, attempt.first_block);
     auto params = sized<kvh_prefetch_params_t>();
-    params.policy = static_cast<std::uint32_t>(options_.policy);
+    // What a generation-only request needs is judged by tokens, when all ranks agree.
+    params.policy =
+        static_cast<std::uint32_t>(request.isGenerationOnlyRequest() ? Policy::best_effort : options_.policy);
     params.source_attention_data_rank = attempt.source.attention_data_rank;
     params.plan = attempt.source.plan.get();
     params.sequence = sequence->get();
@@ -265,7 +268,6 @@ class CacheTransceiver : public Host::BaseCacheTransceiver {
     }
   }
 
-  // What a required source has to deliver is judged by tokens, when all ranks agree.
   static bool is_over(const Prefetch &prefetch) {
     std::uint32_t state = 0;
     return kvh_prefetch_poll(prefetch.get(), &state) != KVH_IN_PROGRESS;
@@ -324,7 +326,10 @@ class CacheTransceiver : public Host::BaseCacheTransceiver {
       request.setState(State::kDISAGG_GENERATION_TRANS_COMPLETE);
       return;
     }
-    if (is_generation_only && attempt.source.is_required) {
+    // A short last block has a name of its own, and nobody may have stored just that: its few tokens are
+    // computed here. All whole blocks have to come.
+    const bool is_served = attempt.source.is_required && tokens >= prompt / tokens_per_block() * tokens_per_block();
+    if (is_generation_only && attempt.source.is_required && !is_served) {
       request.setState(State::kDISAGG_TRANS_ERROR);
       return;
     }
@@ -332,7 +337,7 @@ class CacheTransceiver : public Host::BaseCacheTransceiver {
     request.setPrepopulatedPromptLen(usable, static_cast<std::int32_t>(tokens_per_block()));
     request.setContextCurrentPosition(usable);
     request.setState(is_generation_only ? State::kCONTEXT_INIT : attempt.state_before);
-    if (is_generation_only && paired_ != nullptr) {
+    if (is_generation_only && !is_served && paired_ != nullptr) {
       request.setState(attempt.state_before);
       paired_->requestAndReceiveAsync(attempt.request);
     }
