@@ -16,7 +16,7 @@ using kvhints::trtllm::Source;
 
 struct CacheTransceiverTest : testing::Test {
   kvhints::Context context;
-  Hub hub{context};
+  kvhints::Loopback hub{context};
   Worker source{hub, 16};
   Worker destination{hub, 16};
   host::upstream::CacheTransceiver paired_source{&source.manager};
@@ -37,7 +37,7 @@ struct CacheTransceiverTest : testing::Test {
     });
   }
   // The next token, all of whose KV is computed here.
-  static std::int32_t computed_alone(const Hub &hub, std::vector<std::int32_t> prompt) {
+  static std::int32_t computed_alone(const kvhints::Loopback &hub, std::vector<std::int32_t> prompt) {
     Worker alone(hub, 16);
     return alone.serve(request(0, std::move(prompt)));
   }
@@ -129,8 +129,9 @@ TEST_F(CacheTransceiverTest, ASourceThatIsGoneOrUnreadableIsNoFailureOfTheReques
 }
 
 TEST_F(CacheTransceiverTest, AGenerationOnlyRequestGetsItsWholePromptByName) {
-  for (const std::size_t length : {std::size_t{12}, std::size_t{14}}) {
-    source.serve(request(0, tokens(0, length)));
+  source.serve(request(0, tokens(0, 23)));
+  // Whole blocks, and a short one at the head of what the source went on with.
+  for (const std::size_t length : {std::size_t{12}, std::size_t{14}, std::size_t{22}}) {
     const auto asked = request(7, tokens(0, length), LLMREQUEST_TYPE_GENERATION_ONLY);
     destination.add(*asked);
     EXPECT_TRUE(transceiver.admitted(asked));
@@ -145,9 +146,8 @@ TEST_F(CacheTransceiverTest, AGenerationOnlyRequestGetsItsWholePromptByName) {
   }
 }
 
-// The host takes a longer block whose beginning is the tail. A name is of the whole block.
-TEST_F(CacheTransceiverTest, AShortLastBlockThatNobodyStoredAsSuchIsComputedHere) {
-  source.serve(request(0, tokens(0, 20)));
+TEST_F(CacheTransceiverTest, AShortLastBlockThatIsMissingIsComputedHere) {
+  source.serve(request(0, tokens(0, 12)));
   const auto asked = request(7, tokens(0, 14), LLMREQUEST_TYPE_GENERATION_ONLY);
   destination.add(*asked);
   transceiver.set_source(7, from_source(true));
@@ -330,16 +330,12 @@ TEST_F(CacheTransceiverTest, RanksGoOnWithWhatAllOfThemHave) {
   const auto lost = sources[1]->mirror.pin(BlockKey(tokens(300, 12)))->range.ids();
   EXPECT_EQ(sources[1]->mirror.tree().evict(lost[1]), KVH_OK);
 
-  kvh_local_group_t *group = nullptr;
-  kvhints::check(kvh_local_group_create(2, &group));
+  const kvhints::LocalGroup group(2);
   std::int32_t positions[2][3] = {};
   bool is_right[2] = {};
   const auto run = [&](std::uint32_t rank) {
     Worker &here = *destinations[rank];
-    auto params = kvhints::sized<kvh_communicator_params_t>();
-    kvh_communicator_t *made = nullptr;
-    kvhints::check(kvh_communicator_create_local(here.context.get(), group, rank, &params, &made));
-    kvhints::Communicator ranks(made);
+    kvhints::Communicator ranks(here.context, group, rank, kvhints::sized<kvh_communicator_params_t>());
     host::Transceiver with(nullptr, here.mirror, *here.transceiver, FetchOptions{}, &ranks);
     // One that takes a leaf over, one that all have, one that rank 1 gets a part of.
     here.serve(request(5, tokens(900, 7)));
@@ -367,7 +363,6 @@ TEST_F(CacheTransceiverTest, RanksGoOnWithWhatAllOfThemHave) {
   std::thread other(run, 1);
   run(0);
   other.join();
-  kvh_local_group_destroy(group);
   EXPECT_THAT(positions[0], testing::ElementsAre(7, 12, 4));
   EXPECT_THAT(positions[1], testing::ElementsAre(7, 12, 4));
   EXPECT_TRUE(is_right[0] && is_right[1]);

@@ -14,7 +14,7 @@ using testing::UnorderedElementsAre;
 
 struct EvictionPolicyTest : testing::Test {
   kvhints::Context context;
-  Hub hub{context};
+  kvhints::Loopback hub{context};
   Worker at{hub, 6};
 
   // Stores a prompt of full blocks, and one token more.

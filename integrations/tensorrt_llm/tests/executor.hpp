@@ -38,18 +38,13 @@ struct Finished {
 class Executor {
  public:
   // hub: how workers of this test reach each other. binding_table: from where hints may have blocks fetched.
-  Executor(const worker::Hub &hub, std::int32_t blocks, std::string binding_table, Steps steps)
+  Executor(const kvhints::Loopback &hub, std::int32_t blocks, std::string binding_table, Steps steps)
       : hub_(hub), worker_(hub, blocks), paired_(&worker_.manager), binding_table_(std::move(binding_table)) {
     worker_.transceiver.reset();
     worker_.policy->set_mirror(nullptr);
     worker_.mirror.set_mirroring(false);
-    kvh_local_group_t *group = nullptr;
-    kvhints::check(kvh_local_group_create(1, &group));
-    auto params = kvhints::sized<kvh_communicator_params_t>();
-    kvh_communicator_t *communicator = nullptr;
-    kvhints::check(kvh_communicator_create_local(worker_.context.get(), group, 0, &params, &communicator));
-    communicator_.emplace(communicator);
-    kvh_local_group_destroy(group);
+    const kvhints::LocalGroup group(1);
+    communicator_.emplace(worker_.context, group, 0, kvhints::sized<kvh_communicator_params_t>());
     turn(steps);
   }
 
@@ -277,7 +272,7 @@ class Executor {
     }
   }
 
-  const worker::Hub &hub_;
+  const kvhints::Loopback &hub_;
   Worker worker_;
   host::upstream::CacheTransceiver paired_;
   std::string binding_table_;

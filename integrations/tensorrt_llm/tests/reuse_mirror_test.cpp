@@ -20,7 +20,7 @@ std::size_t matched(const Worker &at, const std::vector<std::int32_t> &prompt) {
 
 struct ReuseMirrorTest : testing::Test {
   kvhints::Context context;
-  Hub hub{context};
+  kvhints::Loopback hub{context};
 };
 
 TEST_F(ReuseMirrorTest, WhatTheHostStoresIsFoundAndPinned) {

@@ -31,19 +31,6 @@ inline RequestPtr request(std::uint64_t id, std::vector<std::int32_t> tokens,
 
 inline kvhints::trtllm::Naming naming() { return {model::tokens_per_block, model::name, nullptr}; }
 
-// A hub for transceivers of this process.
-class Hub {
- public:
-  explicit Hub(const kvhints::Context &context) { kvhints::check(kvh_loopback_create(context.get(), &hub_)); }
-  Hub(const Hub &) = delete;
-  Hub &operator=(const Hub &) = delete;
-  ~Hub() { kvh_loopback_destroy(hub_); }
-  const kvh_loopback_t *get() const { return hub_; }
-
- private:
-  kvh_loopback_t *hub_ = nullptr;
-};
-
 // A host's manager whose policy can be given a mirror.
 struct HostSide {
   std::shared_ptr<host::Policy> policy =
@@ -69,7 +56,7 @@ struct Worker : HostSide {
   std::unique_ptr<kvhints::Transceiver> transceiver;
   std::uint32_t rank;
 
-  Worker(const Hub &hub, std::int32_t primary, std::int32_t secondary = 0, std::uint32_t rank_in_worker = 0,
+  Worker(const kvhints::Loopback &hub, std::int32_t primary, std::int32_t secondary = 0, std::uint32_t rank_in_worker = 0,
          std::uint32_t ranks = 1)
       : HostSide(primary, secondary), rank(rank_in_worker) {
     EXPECT_TRUE(policy->set_mirror(&mirror));

@@ -326,8 +326,8 @@ class CacheTransceiver : public Host::BaseCacheTransceiver {
       request.setState(State::kDISAGG_GENERATION_TRANS_COMPLETE);
       return;
     }
-    // A short last block has a name of its own, and nobody may have stored just that: its few tokens are
-    // computed here. All whole blocks have to come.
+    // All whole blocks have to come. A short last one may be missing where all others are: its few tokens
+    // are computed here.
     const bool is_served = attempt.source.is_required && tokens >= prompt / tokens_per_block() * tokens_per_block();
     if (is_generation_only && attempt.source.is_required && !is_served) {
       request.setState(State::kDISAGG_TRANS_ERROR);
