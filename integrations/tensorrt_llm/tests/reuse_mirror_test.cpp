@@ -63,6 +63,19 @@ TEST_F(ReuseMirrorTest, ARunningRequestsWholeBlocksAreFoundAndItsTailIsNot) {
   EXPECT_EQ(matched(at, tokens(1000, 20)), 8u);
 }
 
+// The host takes a block that begins with a running request's tail for that tail. It stays what it is.
+TEST_F(ReuseMirrorTest, ALongerBlockIsNotTakenForATailThatItBeginsWith) {
+  Worker at(hub, 8);
+  at.serve(request(0, tokens(0, 9)));
+  const auto running = request(1, tokens(0, 6));
+  at.add(*running);
+  running->setContextCurrentPosition(6);
+  running->addNewToken(7777, 0);
+  at.manager.storeContextBlocks(*running);
+  EXPECT_EQ(at.mirror.store(*running), 1u);
+  EXPECT_EQ(matched(at, tokens(0, 10)), 9u);
+}
+
 // Two requests of one batch computed the same blocks: the tree's are the first one's, whichever is mirrored.
 TEST_F(ReuseMirrorTest, ADuplicateIsTheTreesBlockAndNotTheRequests) {
   Worker at(hub, 8);
