@@ -10,6 +10,7 @@ install(PROGRAMS "${kvhints_library}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES "${kvhints_lib_dir}/libkvhints.so.${kvhints_soversion}" "${kvhints_lib_dir}/libkvhints.so"
         DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES include/kvhints.h include/kvhints.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(DIRECTORY integrations/tensorrt_llm/include/kvhints DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 configure_package_config_file(cmake/kvhintsConfig.cmake.in "${CMAKE_BINARY_DIR}/kvhintsConfig.cmake"
   INSTALL_DESTINATION "${kvhints_package_dir}"

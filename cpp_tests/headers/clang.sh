@@ -18,6 +18,10 @@ for standard in c++17 c++20; do
         clang++ $warnings "-std=$standard" "-I$1/include" "$here/$source"
     done
 done
+# The adapter's templates, beside what stands in for their host.
+adapter=$1/integrations/tensorrt_llm
+# shellcheck disable=SC2086  # a list of words
+clang++ $warnings -std=c++17 "-I$1/include" "-I$adapter/include" "$adapter/tests/instances.cpp"
 # A control: what the warnings must find.
 # shellcheck disable=SC2086  # a list of words
 if printf '#include "kvhints.h"\nvoid f(void) { kvh_context_create(0, 0); }\n' |
