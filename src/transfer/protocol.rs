@@ -131,6 +131,7 @@ pub struct DataHeader {
 
 /// One control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a box would be memory that cannot be refused")]
 pub enum Message {
     /// Destination to source.
     Fetch(FetchRequest),
