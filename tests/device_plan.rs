@@ -139,7 +139,7 @@ fn plans_move_what_host_code_moves_with_kernels_and_without() {
             }
         }
     }
-    assert!(kinds.iter().all(|count| *count > 50), "both kinds are drawn: {kinds:?}");
+    assert!(kinds.iter().all(|count| *count > 20), "both kinds are drawn: {kinds:?}");
 }
 
 #[test]
