@@ -75,6 +75,13 @@ TEST_F(TransceiverTest, ValuesThatCannotBeAreRefusedInWords) {
       {[](auto &params) { params.namespace_bytes = {nullptr, 1}; }, "namespace"},
       {[](auto &params) { params.unauthenticated_peers = 2; }, "KVH_PEERS_"},
       {[](auto &params) { params.peer_key_id = support::str("k"); }, "peer_keys"},
+      {[](auto &params) { params.thread_core_count = 1; }, "thread_cores"},
+      {[](auto &params) {
+         static const uint32_t beyond = UINT32_MAX;
+         params.thread_cores = &beyond;
+         params.thread_core_count = 1;
+       },
+       "core 4294967295"},
   };
   for (const auto &[change, word] : cases) {
     kvh_transceiver_params_t params = worker.params(hub.get());

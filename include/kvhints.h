@@ -1248,6 +1248,11 @@ typedef struct kvh_transceiver_params {
   // done with them, unless cuda_stream sees to the order. Stream and event stay valid until
   // kvh_transceiver_destroy returned. Else NULL.
   void *cuda_ready_event;
+  // The cores on which the thread that moves blocks, "kvhints-transfer", runs: some of those that
+  // the process may use. None: wherever the system puts it.
+  const uint32_t *thread_cores;
+  // Length of thread_cores.
+  size_t thread_core_count;
 } kvh_transceiver_params_t;
 
 // What a transceiver is doing.

@@ -58,6 +58,10 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "src/transfer/ucx/",
     "src/transfer/transport.rs",
     "src/transfer/memory.rs",
+    // Where a thread runs.
+    "src/transfer/cores.rs",
+    // Stores past the caches.
+    "src/transfer/copying.rs",
     // The library's own owner vouches for its pool's memory.
     "src/transfer/block_owner.rs",
     "src/transfer/loopback.rs",

@@ -226,7 +226,7 @@ fn move_part(tensor: &Tensor, source: &Split, share: &Share, position: usize, ow
         }
     }
     match &share.own_pieces {
-        None => assert!(pool(own).fill(0, &sent)),
+        None => assert!(pool(own).fill(0, &sent, false)),
         Some(pieces) => assert!(pool(own).scatter(0, pieces, &sent)),
     }
 }

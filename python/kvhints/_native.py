@@ -199,6 +199,8 @@ class TransceiverParamsStruct(ctypes.Structure):
         ("block_owner", Handle),
         ("cuda_stream", ctypes.c_void_p),
         ("cuda_ready_event", ctypes.c_void_p),
+        ("thread_cores", ctypes.POINTER(ctypes.c_uint32)),
+        ("thread_core_count", Size),
     ]
 
 

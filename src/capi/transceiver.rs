@@ -205,6 +205,11 @@ pub struct kvh_transceiver_params_t {
     /// done with them, unless cuda_stream sees to the order. Stream and event stay valid until
     /// kvh_transceiver_destroy returned. Else NULL.
     pub cuda_ready_event: *mut c_void,
+    /// The cores on which the thread that moves blocks, "kvhints-transfer", runs: some of those that
+    /// the process may use. None: wherever the system puts it.
+    pub thread_cores: *const u32,
+    /// Length of thread_cores.
+    pub thread_core_count: usize,
 }
 
 // SAFETY: repr(C), struct_size first, only integers, raw pointers and structs of these.
@@ -557,7 +562,10 @@ unsafe fn create(
         metrics: Arc::clone(&context.metrics),
         poison: Arc::clone(&context.poison),
     };
-    let transceiver = Transceiver::start(config, Box::new(gate), surroundings)
+    // SAFETY: as above.
+    let cores = unsafe { args::slice(params.thread_cores, params.thread_core_count) }
+        .map_err(|_| wrong("thread_cores is NULL with a count"))?;
+    let transceiver = Transceiver::start_on(cores, config, Box::new(gate), surroundings)
         .map_err(|error| (kvh_status::from(&error), error.to_string()))?;
     let has_host_owner = !params.block_owner.is_null();
     Ok(TransceiverObject { transceiver, context: Arc::clone(context), has_host_owner })

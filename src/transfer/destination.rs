@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 
 use super::attempt::{Attempt, Origin, Step as AttemptStep};
 use super::block_owner::BlockOwner;
+use super::copying::BULK_BYTES;
 use super::device::plan::Direction;
 use super::device::pool::{PinnedStaging, RunningCopy};
 use super::layout::{self, CacheLayout, ParallelLayout};
@@ -766,10 +767,11 @@ impl Destination {
         let Some(rank) = sources.of(run.peer) else { return 0 };
         let first = run.header.first_block as usize;
         let parts = staging.chunks_exact(rank.part_bytes.max(1));
+        let is_bulk = staging.len() >= BULK_BYTES;
         for (index, part) in parts.enumerate() {
             let target = running.attempt.order.destination.get(rank.wanted_index(first + index));
             let is_filled = target.is_some_and(|target| match &rank.own_pieces {
-                None => self.owner.fill(*target, part),
+                None => self.owner.fill(*target, part, is_bulk),
                 Some(pieces) => self.owner.scatter(*target, pieces, part),
             });
             debug_assert!(is_filled, "the order's blocks were checked when it was begun");

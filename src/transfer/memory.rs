@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use super::copying::copy_bulk;
 use super::device::pool::DevicePool;
 use super::protocol::block_checksum;
 use super::transport::Segment;
@@ -128,15 +129,20 @@ pub unsafe trait BlockMemory: Send + Sync {
         Some(block_checksum(name, bytes))
     }
 
-    /// Fills a block that is lent to a prefetch; `false` when it is not in the pool or `bytes` is
-    /// not one block.
-    fn fill(&self, id: i32, bytes: &[u8]) -> bool {
+    /// Fills a block that is lent to a prefetch, one of many (`is_bulk`) or of few; `false` when it is
+    /// not in the pool or `bytes` is not one block.
+    fn fill(&self, id: i32, bytes: &[u8], is_bulk: bool) -> bool {
         let Some(block) = self.block(id).filter(|block| block.len == bytes.len()) else {
             return false;
         };
         // SAFETY: inside of the block, as long as `bytes`, and nobody else touches a lent block, as
         // `new` was promised; so `bytes`, a Rust slice, is not in it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.data, block.len) };
+        unsafe {
+            match is_bulk {
+                true => copy_bulk(bytes.as_ptr(), block.data, block.len),
+                false => std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.data, block.len),
+            }
+        }
         true
     }
 
@@ -215,7 +221,11 @@ mod tests {
         assert_eq!(lens(&[0, 1, 2]), [30]);
         assert_eq!(lens(&[1, 0, 2, 3]), [10, 10, 20]);
         assert!(pool.segments(&[0, 4]).is_none());
-        assert!(pool.fill(2, &[7; 10]) && !pool.fill(2, &[7; 9]) && !pool.fill(4, &[7; 10]));
+        assert!(
+            pool.fill(2, &[7; 10], true)
+                && !pool.fill(2, &[7; 9], false)
+                && !pool.fill(4, &[7; 10], true)
+        );
         let name = Name([3; 32]);
         assert_eq!(pool.checksum(2, &name), Some(block_checksum(&name, &[7; 10])));
         assert_ne!(pool.checksum(2, &Name([4; 32])), pool.checksum(2, &name));

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `transceiver` | a rank's end of all transfers: composes the rest, answers the host |
-//! | `driver` | its one thread: transport events in, the two sides' work out |
+//! | `driver`, `cores` | its one thread, and where it runs: transport events in, the two sides' work out |
 //! | `source` | serves requests for names: pin, answer, send, unpin |
 //! | `destination`, `attempt` | asks a source, receives, verifies; what host and thread share of one fetch |
 //! | `prefetch` | the life cycle of one fetch, a pure state machine |
@@ -16,6 +16,7 @@
 //! | `protocol`, `wire` | messages between the two sides, and their bytes |
 //! | `gate`, `session` | who is heard: proof, both ways, that a peer holds one of the host's keys |
 //! | `block_owner`, `memory`, `device` | whose blocks are exchanged, and where they lie: host memory, or a device's |
+//! | `copying` | how many blocks at once are copied |
 //! | `staging` | memory of the library's own between blocks and wire |
 //! | `reason` | closed lists of why something failed or was refused |
 //! | `transport` | the port through which bytes leave the process; adapters: `loopback`, `ucx` |
@@ -23,6 +24,8 @@
 pub mod attempt;
 pub mod block_owner;
 pub mod block_part;
+mod copying;
+mod cores;
 mod destination;
 pub mod device;
 mod driver;

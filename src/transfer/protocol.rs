@@ -7,7 +7,7 @@
 //! Guards: decoding is total on hostile bytes and allocates no more than arrived.
 //! Never does: decide. What a message means is the source's and the destination's matter.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::block_part::{BlockPart, HeadRange};
 use super::layout::MAX_LAYOUT_ENTRIES;
@@ -115,7 +115,7 @@ pub enum Answer {
 /// request or a header that was changed on its way may lead to other blocks, and then it does not fit.
 pub fn block_checksum(name: &Name, bytes: &[u8]) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = name.0;
-    xxh3_64_with_seed(bytes, u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    XxHash3_64::oneshot_with_seed(u64::from_le_bytes([a, b, c, d, e, f, g, h]), bytes)
 }
 
 /// What a run of block data is.

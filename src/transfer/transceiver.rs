@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use super::attempt::{Attempt, HintRelation, Order, Report};
 use super::block_owner::{Allocation, BlockOwner, OwnerError};
 use super::block_part::BlockShape;
+use super::cores::{BadCores, CoreSet};
 use super::destination::Destination;
 use super::driver::{Command, Mailbox, Parts};
 use super::http::server::{Language, ServedState, StateServer};
@@ -110,6 +111,9 @@ pub enum CreateError {
     /// A thread could not be started.
     #[error("a thread could not be started: {0}")]
     Thread(std::io::Error),
+    /// The thread cannot run there.
+    #[error("the transfer thread cannot run on these cores: {0}")]
+    Cores(#[from] BadCores),
 }
 
 impl From<TryReserveError> for CreateError {
@@ -254,6 +258,18 @@ impl Transceiver {
         transport: Box<dyn Transport>,
         surroundings: Surroundings,
     ) -> Result<Self, CreateError> {
+        Self::start_on(&[], config, transport, surroundings)
+    }
+
+    /// As [`Transceiver::start`], with the thread on some of the cores that the caller may use; with
+    /// none named, on all of them.
+    pub fn start_on(
+        cores: &[u32],
+        config: TransceiverConfig,
+        transport: Box<dyn Transport>,
+        surroundings: Surroundings,
+    ) -> Result<Self, CreateError> {
+        let cores = (!cores.is_empty()).then(|| CoreSet::new(cores)).transpose()?;
         let allow_list = Arc::new(RwLock::new(AllowList::new()));
         let states = Arc::new(MetadataService::new(
             Arc::clone(&allow_list),
@@ -266,7 +282,10 @@ impl Transceiver {
             .name("kvhints-transfer".to_owned())
             .spawn(move || driver.live())
             .map_err(CreateError::Thread)?;
+        let pinned = cores.map_or(Ok(()), |cores| cores.pin(&thread));
+        // From here on dropping the transceiver ends the thread.
         transceiver.thread = Some(thread);
+        pinned?;
         Ok(transceiver)
     }
 

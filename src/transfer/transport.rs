@@ -119,7 +119,7 @@ pub trait Transport: Send {
     /// no other host, or is no address of this transport.
     fn host(&self, address: &[u8]) -> Option<IpAddr>;
 
-    /// Which wires lead to a peer, for people to read; empty when not known.
+    /// Which wires lead to a peer, for people to read; empty when not known, as before its first word.
     fn describe(&self, peer: PeerId) -> String;
 
     /// Starts a connection. Errors that take time show as [`Event::PeerGone`].

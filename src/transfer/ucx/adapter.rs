@@ -9,14 +9,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{ucp_conn_request_h, ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
+use ucx_sys::{ucp_conn_request_h, ucp_dt_iov_t, ucp_ep_h, ucs_status_t, UCP_AM_SEND_FLAG_EAGER};
 
 use super::connection::{Connection, State};
 use super::context::Context;
 use super::frame::{self, Header, Kind, MAX_INLINE_BYTES};
 use super::inbox::{Item, Slot};
 use super::mailbox::{Arrival, Payload};
+use super::neighbour::{
+    self, Machine, Place, Placed, SegmentPlace, Ways, MAX_DIRECT_BYTES, MAX_DIRECT_PIECES,
+};
 use super::operation::{joined, Operation, Purpose};
+use super::segment::{self, Piece, View};
 use super::wake::WakeEvent;
 use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
 use super::{describe, status, UcxOptions};
@@ -33,6 +37,10 @@ const MAX_ROUNDS: usize = 64;
 /// What one peer may have announced without an answer from the caller.
 const MAX_ANNOUNCED: usize = 1 << 16;
 const MAX_ANNOUNCED_BYTES: usize = 256 << 20;
+
+/// Most bytes that are put together before they are sent, and how many such buffers are kept.
+const MAX_GATHERED_BYTES: usize = 4 << 20;
+const MAX_SPARE_BUFFERS: usize = 8;
 
 /// Data that the caller has to receive or discard.
 struct Announced {
@@ -58,6 +66,15 @@ pub struct UcxTransport {
     wake_event: Arc<WakeEvent>,
     max_connections: usize,
     next_id: u64,
+    /// How data may go between processes of this machine.
+    ways: Ways,
+    machine: Option<Machine>,
+    /// Made for the first peer on this machine.
+    segment: Option<segment::Segment>,
+    /// Buffers for what is put together: used again, since new memory is dear.
+    spare_buffers: Vec<Vec<u8>>,
+    /// Data that was taken, which its senders are told when the caller has its events.
+    taken: Vec<(PeerId, u64)>,
     /// A fault inside a callback: nothing works any more.
     broken: bool,
 }
@@ -67,6 +84,8 @@ impl UcxTransport {
     pub fn open(options: UcxOptions) -> Result<Self, TransportError> {
         let listen = judge_listening(options.listen)?;
         let context = Arc::new(Context::open(&options)?);
+        let tls = options.tls.or_else(|| std::env::var("UCX_TLS").ok());
+        let ways = Ways::of(tls.as_deref().unwrap_or("all"));
         let wake_event = Arc::new(WakeEvent::new()?);
         let mut worker = Worker::create(&context)?;
         let address = frame::encode_address(worker.listen(listen)?);
@@ -81,6 +100,11 @@ impl UcxTransport {
             wake_event,
             max_connections: options.max_connections,
             next_id: 0,
+            ways,
+            machine: if ways.any() { neighbour::this_machine() } else { None },
+            segment: None,
+            spare_buffers: Vec::new(),
+            taken: Vec::new(),
             broken: false,
         })
     }
@@ -206,6 +230,7 @@ impl UcxTransport {
             // Of a connection that was closed here, or of none.
             return self.release(arrival.payload);
         };
+        connection.is_heard = true;
         let Header { kind, sequence, inline, .. } = arrival.header;
         let slot = match (kind, arrival.payload) {
             (_, Payload::Refused) => {
@@ -218,8 +243,11 @@ impl UcxTransport {
                 Slot::Offered { kind, descriptor: data, len: arrival.len }
             }
             (Kind::LongHeader, Payload::Owned(bytes)) => Slot::Ready(Item::LongHeader(bytes)),
+            (Kind::Message, Payload::Owned(bytes)) => Slot::Ready(Item::Message(bytes)),
             (Kind::Bye, _) => Slot::Ready(Item::Bye),
-            (_, Payload::Owned(bytes)) => Slot::Ready(Item::Message(bytes)),
+            (kind, Payload::Owned(bytes)) => Slot::Ready(Item::Neighbour(kind, sequence, bytes)),
+            // Made further below, and nowhere else.
+            (_, Payload::Placed { .. }) => return,
         };
         if let Err(refused) = connection.inbox.put(sequence, slot) {
             if let Some(descriptor) = refused.into_descriptor() {
@@ -249,6 +277,12 @@ impl UcxTransport {
                     }
                 }
                 Item::Data { header, payload, len } => self.announce(peer, header, payload, len),
+                Item::Neighbour(kind, sequence, bytes) => {
+                    if self.neighbour_said(peer, kind, sequence, &bytes).is_none() {
+                        return self
+                            .fail(peer, broke_rules("a message between neighbours is none"));
+                    }
+                }
                 Item::Bye => {
                     let closed = "the peer closed the connection".to_owned();
                     return self.fail(peer, TransportError::PeerGone(closed));
@@ -275,6 +309,178 @@ impl UcxTransport {
         self.events.push_back(Event::Data { peer, header, len, id });
     }
 
+    /// The peer, perhaps on this machine, says something to this transport itself; `None` when it
+    /// says what no peer does.
+    fn neighbour_said(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        sequence: u64,
+        bytes: &[u8],
+    ) -> Option<()> {
+        match kind {
+            Kind::Machine => {
+                let theirs: &Machine = bytes.try_into().ok()?;
+                if self.machine.as_ref() == Some(theirs) {
+                    self.show_segment(peer);
+                }
+            }
+            Kind::Segment => self.look_at(peer, SegmentPlace::decode(bytes)?),
+            Kind::Reached => {
+                let read = Ways::decode(bytes)?;
+                let connection = self.connections.get_mut(&peer)?;
+                connection.read_by_peer = Ways {
+                    segment: read.segment && self.ways.segment,
+                    memory: read.memory && self.ways.memory,
+                };
+            }
+            Kind::Placed => {
+                let Placed { header, place } = Placed::decode(bytes)?;
+                let len = place.len()?;
+                let connection = self.connections.get(&peer)?;
+                let is_there = match &place {
+                    Place::Segment(piece) => connection.peer_segment.as_ref()?.has(*piece),
+                    Place::Memory(_) => connection.peer_process.is_some(),
+                };
+                if !is_there {
+                    return None;
+                }
+                self.announce(peer, header, Payload::Placed { sequence, place }, len);
+            }
+            Kind::Taken => {
+                let sequence = neighbour::decode_taken(bytes)?;
+                let (ticket, piece) = self.connections.get_mut(&peer)?.placed.remove(&sequence)?;
+                self.free(piece);
+                self.events.push_back(Event::Sent { ticket, result: Ok(()) });
+            }
+            Kind::Message | Kind::LongHeader | Kind::Data | Kind::Bye => return None,
+        }
+        Some(())
+    }
+
+    /// Tells a peer on this machine where this side's memory is. Without a segment there is nothing
+    /// to tell, and data goes over the wire.
+    fn show_segment(&mut self, peer: PeerId) {
+        if self.segment.is_none() {
+            self.segment = segment::Segment::new().ok();
+        }
+        let Some(segment) = &self.segment else { return };
+        let place = SegmentPlace {
+            process: std::process::id(),
+            descriptor: segment.descriptor(),
+            nonce_address: segment.nonce_address(),
+            nonce: segment.nonce(),
+        };
+        self.tell(peer, Kind::Segment, place.encode());
+    }
+
+    /// Tries what can be read of a peer's memory, and tells it.
+    fn look_at(&mut self, peer: PeerId, place: SegmentPlace) {
+        let SegmentPlace { process, descriptor, nonce_address, nonce } = place;
+        let view = match self.ways.segment {
+            true => View::open(process, descriptor, &nonce).ok(),
+            false => None,
+        };
+        let mut seen = [0; 16];
+        let pieces = [Piece { at: nonce_address, len: 16 }];
+        let memory = Segment { data: seen.as_mut_ptr(), len: seen.len() };
+        // SAFETY: a local of that length.
+        let read = unsafe { segment::read_memory(process, &pieces, memory) };
+        let reads_memory = self.ways.memory && read.is_ok() && seen == nonce;
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let ways = Ways { segment: view.is_some(), memory: reads_memory };
+        connection.peer_segment = view;
+        connection.peer_process = reads_memory.then_some(process);
+        if ways.any() {
+            self.tell(peer, Kind::Reached, ways.encode());
+        }
+    }
+
+    /// Says something to the peer's transport. A connection that broke says so by its own event.
+    fn tell(&mut self, peer: PeerId, kind: Kind, bytes: Vec<u8>) {
+        let fill = |operation: &mut Operation| operation.bytes = bytes;
+        let _ = self.send(peer, kind, Purpose::Own, Vec::new(), fill);
+    }
+
+    /// Where the peer can read that data without a wire, if it can: it may be there now.
+    fn place(&mut self, peer: PeerId, segments: &[Segment], len: usize) -> Option<Place> {
+        let ways = self.connections.get(&peer)?.read_by_peer;
+        let direct = |pieces: Vec<Piece>| {
+            (ways.memory && pieces.len() <= MAX_DIRECT_PIECES).then_some(Place::Memory(pieces))
+        };
+        let pieces = || {
+            let piece =
+                |run: &ucp_dt_iov_t| Piece { at: run.buffer.addr() as u64, len: run.length as u64 };
+            joined(segments).iter().map(piece).collect::<Vec<_>>()
+        };
+        if ways.memory && (len <= MAX_DIRECT_BYTES || !ways.segment) {
+            return direct(pieces());
+        }
+        let segment = self.segment.as_mut().filter(|_| ways.segment)?;
+        // SAFETY: readable until their ticket's event, as the caller of `send_data` promises.
+        match unsafe { segment.place(segments, len) } {
+            Some(piece) => Some(Place::Segment(piece)),
+            // Full, or too small for it.
+            None => direct(pieces()),
+        }
+    }
+
+    /// Tells senders what was taken.
+    fn tell_taken(&mut self) {
+        for (peer, sequence) in std::mem::take(&mut self.taken) {
+            self.tell(peer, Kind::Taken, neighbour::encode_taken(sequence));
+        }
+    }
+
+    fn free(&mut self, piece: Option<Piece>) {
+        if let (Some(segment), Some(piece)) = (&mut self.segment, piece) {
+            segment.free(piece);
+        }
+    }
+
+    /// Ends what the peer has not taken. It may still be reading: what it reads then is nothing that
+    /// it waits for.
+    fn end_placed(&mut self, peer: PeerId) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let placed = std::mem::take(&mut connection.placed);
+        connection.read_by_peer = Ways::default();
+        let cause = connection.cause.clone().unwrap_or(TransportError::Cancelled);
+        for (ticket, piece) in placed.into_values() {
+            self.free(piece);
+            self.events.push_back(Event::Sent { ticket, result: Err(cause.clone()) });
+        }
+    }
+
+    /// Reads placed data into `memory`, at once.
+    ///
+    /// # Safety
+    /// `memory` is writable.
+    unsafe fn read_placed(
+        &self,
+        peer: PeerId,
+        place: &Place,
+        memory: Segment,
+    ) -> Result<(), TransportError> {
+        let gone = |why: String| TransportError::PeerGone(why);
+        let connection = self.connections.get(&peer);
+        let connection = connection.ok_or_else(|| gone("there is no connection now".to_owned()))?;
+        match (place, &connection.peer_segment, connection.peer_process) {
+            (Place::Segment(piece), Some(view), _) => {
+                // SAFETY: the caller's promise.
+                if unsafe { view.copy(*piece, memory) } {
+                    return Ok(());
+                }
+            }
+            (Place::Memory(pieces), _, Some(process)) => {
+                // SAFETY: the caller's promise.
+                return unsafe { segment::read_memory(process, pieces, memory) }
+                    .map_err(|error| gone(format!("its memory cannot be read: {error}")));
+            }
+            _ => {}
+        }
+        Err(gone("its memory cannot be read".to_owned()))
+    }
+
     /// Fetches the long message whose turn it is.
     fn fetch_offered(&mut self, peer: PeerId) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
@@ -293,9 +499,48 @@ impl UcxTransport {
         }
     }
 
+    /// The pieces one behind the other, where the peer's wires take one run much faster than many
+    /// pieces; `None` where they do not, or there is no memory.
+    ///
+    /// # Safety
+    /// The segments are readable, and together of `len` bytes.
+    unsafe fn gathered(
+        &mut self,
+        peer: PeerId,
+        segments: &[Segment],
+        len: usize,
+    ) -> Option<Vec<u8>> {
+        if segments.len() < 2 || len > MAX_GATHERED_BYTES {
+            return None;
+        }
+        let connection = self.connections.get_mut(&peer).filter(|of| of.is_heard)?;
+        let ucx = self.context.ucx();
+        let endpoint = connection.endpoint;
+        // A stream copies in any case; a device that reads memory itself takes pieces well.
+        let is_stream = || {
+            let wires = describe::wires(ucx, endpoint);
+            !wires.is_empty() && wires.split(", ").all(|wire| wire.starts_with("tcp"))
+        };
+        if !*connection.gathers.get_or_insert_with(is_stream) {
+            return None;
+        }
+        let mut buffer = self.spare_buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.try_reserve_exact(len).ok()?;
+        for segment in segments.iter().filter(|segment| segment.len > 0) {
+            // SAFETY: readable, as the caller promises.
+            let piece = unsafe { std::slice::from_raw_parts(segment.data, segment.len) };
+            buffer.extend_from_slice(piece);
+        }
+        Some(buffer)
+    }
+
     /// The one place where an operation ends.
-    fn operation_ended(&mut self, operation: Operation) {
+    fn operation_ended(&mut self, mut operation: Operation) {
         let peer = operation.peer;
+        if operation.is_gathered && self.spare_buffers.len() < MAX_SPARE_BUFFERS {
+            self.spare_buffers.push(std::mem::take(&mut operation.bytes));
+        }
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         if operation.purpose == Purpose::Close {
             connection.state = State::Closed;
@@ -357,6 +602,7 @@ impl UcxTransport {
     /// Closes the endpoint by force: UCX ends its operations.
     fn close(&mut self, peer: PeerId) {
         self.forget_incoming(peer);
+        self.end_placed(peer);
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.state = State::Closing;
         self.by_endpoint.remove(&connection.endpoint.addr());
@@ -417,6 +663,7 @@ impl UcxTransport {
 
     /// One round; whether anything happened.
     fn round(&mut self) -> bool {
+        self.tell_taken();
         let progressed = self.worker.progress();
         let anything = self.read_mailbox();
         self.settle();
@@ -468,8 +715,16 @@ impl Transport for UcxTransport {
 
     fn describe(&self, peer: PeerId) -> String {
         match self.connections.get(&peer) {
-            Some(connection) if connection.state == State::Open => {
-                describe::wires(self.context.ucx(), connection.endpoint)
+            Some(connection) if connection.state == State::Open && connection.is_heard => {
+                let mut wires = describe::wires(self.context.ucx(), connection.endpoint);
+                let read = connection.read_by_peer;
+                if connection.peer_segment.is_some() || read.segment {
+                    wires.push_str(", memory/segment");
+                }
+                if connection.peer_process.is_some() || read.memory {
+                    wires.push_str(", memory/process");
+                }
+                wires
             }
             _ => String::new(),
         }
@@ -485,7 +740,11 @@ impl Transport for UcxTransport {
             )));
         }
         let endpoint = self.worker.connect(listening).map_err(|status| self.error_of(status))?;
-        Ok(self.add(endpoint, true))
+        let peer = self.add(endpoint, true);
+        if let Some(machine) = self.machine {
+            self.tell(peer, Kind::Machine, machine.to_vec());
+        }
+        Ok(peer)
     }
 
     fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
@@ -504,10 +763,26 @@ impl Transport for UcxTransport {
     ) -> Result<Ticket, TransportError> {
         judge_length(header.len(), "header")?;
         let total = segments.iter().try_fold(0usize, |sum, segment| sum.checked_add(segment.len));
-        if total.is_none_or(|total| total > isize::MAX as usize) {
+        let Some(total) = total.filter(|total| *total <= isize::MAX as usize) else {
             return Err(TransportError::Unavailable("segments beyond all memory".to_owned()));
-        }
+        };
+        let sequence = self.open_connection(peer)?.next_sequence;
         let ticket = Ticket(self.new_id());
+        // A header with a place is one message.
+        let may_be_placed = total > 0 && header.len() <= MAX_MESSAGE_BYTES / 2;
+        let place = if may_be_placed { self.place(peer, &segments, total) } else { None };
+        if let Some(place) = place {
+            let piece = match &place {
+                Place::Segment(piece) => Some(*piece),
+                Place::Memory(_) => None,
+            };
+            if let Some(connection) = self.connections.get_mut(&peer) {
+                connection.placed.insert(sequence, (ticket, piece));
+            }
+            // If this breaks the connection, the ticket ends with all others.
+            self.tell(peer, Kind::Placed, Placed { header, place }.encode());
+            return Ok(ticket);
+        }
         let inline = if header.len() <= MAX_INLINE_BYTES {
             header
         } else {
@@ -515,7 +790,19 @@ impl Transport for UcxTransport {
             self.send(peer, Kind::LongHeader, Purpose::Own, Vec::new(), fill)?;
             Vec::new()
         };
-        let fill = |operation: &mut Operation| operation.segments = joined(&segments);
+        let runs = joined(&segments);
+        // SAFETY: readable, as the caller promises; `total` is their sum.
+        let gathered = match runs.len() {
+            0 | 1 => None,
+            _ => unsafe { self.gathered(peer, &segments, total) },
+        };
+        let fill = |operation: &mut Operation| match gathered {
+            Some(bytes) => {
+                operation.bytes = bytes;
+                operation.is_gathered = true;
+            }
+            None => operation.segments = runs,
+        };
         self.send(peer, Kind::Data, Purpose::Send(ticket), inline, fill)?;
         Ok(ticket)
     }
@@ -553,18 +840,28 @@ impl Transport for UcxTransport {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.data, bytes.len());
             },
             Payload::Refused => {}
+            Payload::Placed { sequence, place } => {
+                // SAFETY: the caller promises the memory.
+                let result = unsafe { self.read_placed(peer, &place, memory) };
+                self.events.push_back(Event::Received { ticket, result });
+                self.taken.push((peer, sequence));
+                return Ok(ticket);
+            }
         }
         self.events.push_back(Event::Received { ticket, result: Ok(()) });
         Ok(ticket)
     }
 
     fn discard_data(&mut self, data: DataId) {
-        if let Some(announced) = self.answer(data) {
-            self.release(announced.payload);
+        let Some(Announced { peer, payload, .. }) = self.answer(data) else { return };
+        match payload {
+            Payload::Placed { sequence, .. } => self.taken.push((peer, sequence)),
+            payload => self.release(payload),
         }
     }
 
     fn disconnect(&mut self, peer: PeerId) {
+        self.tell_taken();
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         if connection.state != State::Open {
             return;
@@ -574,6 +871,7 @@ impl Transport for UcxTransport {
         // The caller knows already: whatever happens now, its end is not told.
         connection.is_shown = false;
         self.forget_incoming(peer);
+        self.end_placed(peer);
         self.events
             .retain(|event| !matches!(event, Event::Message { peer: of, .. } if *of == peer));
         // The news of it: on most wires the peer would also see the endpoint go.
@@ -602,6 +900,7 @@ impl Transport for UcxTransport {
     }
 
     fn wait(&mut self, timeout: Duration) {
+        self.tell_taken();
         if !self.events.is_empty() || !self.worker.arm() {
             return;
         }

@@ -1,11 +1,14 @@
 //! What the transport knows of one connection.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ucx_sys::ucp_ep_h;
 
 use super::inbox::Inbox;
-use crate::transfer::transport::TransportError;
+use super::neighbour::Ways;
+use super::segment::{Piece, View};
+use crate::transfer::transport::{Ticket, TransportError};
 
 /// How far a connection is. It only moves down this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,20 @@ pub(super) struct Connection {
     pub cause: Option<TransportError>,
     /// Whether the caller knows it: then its end has to be told.
     pub is_shown: bool,
+    /// Whether the peer said anything: then UCX is done with choosing wires. Until then its report on
+    /// an endpoint may crash (seen in 1.22).
+    pub is_heard: bool,
+    /// Whether pieces are put together before they are sent; known with the first such send.
+    pub gathers: Option<bool>,
+    /// What of this side's memory the peer said that it reads.
+    pub read_by_peer: Ways,
+    /// Data of this side that lies where the peer reads it, by the number of the message that said
+    /// so: until the peer took it, or the connection ends.
+    pub placed: BTreeMap<u64, (Ticket, Option<Piece>)>,
+    /// The peer's process, where its memory can be read.
+    pub peer_process: Option<u32>,
+    /// The peer's segment, where it can be mapped.
+    pub peer_segment: Option<View>,
 }
 
 // SAFETY: the endpoint is only passed to UCX, by whoever has the transport for itself.
@@ -59,6 +76,12 @@ impl Connection {
             operations: 0,
             cause: None,
             is_shown: is_connector,
+            is_heard: false,
+            gathers: None,
+            read_by_peer: Ways::default(),
+            placed: BTreeMap::new(),
+            peer_process: None,
+            peer_segment: None,
         }
     }
 }

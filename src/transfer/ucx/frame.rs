@@ -25,8 +25,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-const MAGIC: [u8; 4] = *b"kvU\x02";
-const ADDRESS_MAGIC: [u8; 8] = *b"kvh-ucx\x02";
+const MAGIC: [u8; 4] = *b"kvU\x03";
+const ADDRESS_MAGIC: [u8; 8] = *b"kvh-ucx\x03";
 const ADDRESS_BYTES: usize = 16;
 
 /// Bytes of a header without the caller's own.
@@ -46,6 +46,12 @@ pub(super) enum Kind {
     Data = 3,
     /// Last of a connection.
     Bye = 4,
+    /// These five are told between transports of one machine: see [`super::neighbour`].
+    Machine = 5,
+    Segment = 6,
+    Reached = 7,
+    Placed = 8,
+    Taken = 9,
 }
 
 /// The header of one message.
@@ -76,6 +82,11 @@ impl Header {
             2 => Kind::LongHeader,
             3 => Kind::Data,
             4 => Kind::Bye,
+            5 => Kind::Machine,
+            6 => Kind::Segment,
+            7 => Kind::Reached,
+            8 => Kind::Placed,
+            9 => Kind::Taken,
             _ => return None,
         };
         let inline_bytes = u32::from_le_bytes(fixed[16..20].try_into().ok()?);
@@ -108,7 +119,7 @@ pub(super) fn decode_address(address: &[u8]) -> Result<SocketAddrV4, String> {
         return Err(format!("{} bytes are too few", address.len()));
     };
     if prefix[..8] != ADDRESS_MAGIC {
-        return Err("it does not start as one of format 2".to_owned());
+        return Err("it does not start as one of format 3".to_owned());
     }
     let octets: [u8; 4] = match (prefix[8], prefix[9], rest.try_into()) {
         (4, 0, Ok(octets)) => octets,
@@ -147,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_fixed_field_is_judged() {
-        for (at, value) in [(0, 0), (3, 1), (4, 0), (4, 5), (5, 1), (6, 1), (7, 1), (16, 255)] {
+        for (at, value) in [(0, 0), (3, 1), (4, 0), (4, 10), (5, 1), (6, 1), (7, 1), (16, 255)] {
             let mut bytes = sample().encode();
             bytes[at] = value;
             assert_eq!(Header::decode(&bytes), None, "byte {at} = {value}");
@@ -164,7 +175,7 @@ mod tests {
     fn an_address_comes_back_and_its_bytes_stay_as_documented() {
         let listening: SocketAddrV4 = "10.1.2.3:258".parse().unwrap();
         let address = encode_address(listening);
-        assert_eq!(address, b"kvh-ucx\x02\x04\x00\x02\x01\x0a\x01\x02\x03");
+        assert_eq!(address, b"kvh-ucx\x03\x04\x00\x02\x01\x0a\x01\x02\x03");
         assert_eq!(decode_address(&address), Ok(listening));
     }
 

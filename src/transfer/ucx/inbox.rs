@@ -21,7 +21,13 @@ const MAX_WAITING_BYTES: usize = 256 << 20;
 pub(super) enum Item {
     Message(Vec<u8>),
     LongHeader(Vec<u8>),
-    Data { header: Vec<u8>, payload: Payload, len: usize },
+    /// Of that kind, between transports of one machine, and its number.
+    Neighbour(Kind, u64, Vec<u8>),
+    Data {
+        header: Vec<u8>,
+        payload: Payload,
+        len: usize,
+    },
     Bye,
 }
 
@@ -49,7 +55,9 @@ impl Slot {
     /// Bytes of ours or UCX's that wait with it.
     fn bytes(&self) -> usize {
         match self {
-            Self::Ready(Item::Message(bytes) | Item::LongHeader(bytes)) => bytes.len(),
+            Self::Ready(
+                Item::Message(bytes) | Item::LongHeader(bytes) | Item::Neighbour(_, _, bytes),
+            ) => bytes.len(),
             Self::Ready(Item::Data { payload, len, .. }) if !payload.is_offer() => *len,
             _ => 0,
         }
@@ -110,7 +118,8 @@ impl Inbox {
                 self.waiting_bytes += bytes.len();
                 *front = Slot::Ready(match kind {
                     Kind::LongHeader => Item::LongHeader(bytes),
-                    _ => Item::Message(bytes),
+                    Kind::Message => Item::Message(bytes),
+                    kind => Item::Neighbour(kind, self.next, bytes),
                 });
             }
         }

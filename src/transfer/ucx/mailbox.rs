@@ -17,6 +17,7 @@ use ucx_sys::{ucp_am_recv_param_t, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::context::Context;
 use super::frame::{Header, Kind};
+use super::neighbour::Place;
 use super::operation::Operation;
 use crate::transfer::transport::MAX_MESSAGE_BYTES;
 
@@ -28,12 +29,14 @@ pub(super) enum Payload {
     Descriptor { data: *mut c_void, is_offer: bool },
     /// Dropped: longer than its kind may be, or no memory for it.
     Refused,
+    /// Lying in the sender's memory, told by the message of that number.
+    Placed { sequence: u64, place: Place },
 }
 
 impl Payload {
     /// Whether its bytes are still with the sender.
     pub fn is_offer(&self) -> bool {
-        matches!(self, Self::Descriptor { is_offer: true, .. })
+        matches!(self, Self::Descriptor { is_offer: true, .. } | Self::Placed { .. })
     }
 }
 
@@ -114,9 +117,9 @@ impl Mailbox {
             self.arrivals.borrow_mut().push(Arrival { endpoint, header, payload, len });
         };
         let (longest, must_be_whole) = match header.kind {
-            Kind::Message | Kind::LongHeader => (MAX_MESSAGE_BYTES, false),
             Kind::Data => (isize::MAX as usize, false),
             Kind::Bye => (0, true),
+            _ => (MAX_MESSAGE_BYTES, false),
         };
         if len > longest || (is_offer && must_be_whole) {
             push(header, Payload::Refused);

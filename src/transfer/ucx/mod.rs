@@ -9,9 +9,12 @@
 //! be mixed up, and none needs a peer's help to be ended. Every message bears a number, so order is
 //! kept ([`inbox`]).
 //!
-//! Everything goes through UCX, so its options say how bytes move. Between processes of one host
-//! that is TCP: UCX gives up shared memory on connections that must notice a dead peer (seen from
-//! 1.13 to 1.22).
+//! Which way bytes go UCX's options say. Between processes of one host UCX itself takes TCP: it gives
+//! up shared memory on connections that must notice a dead peer (seen from 1.13 to 1.22). So there
+//! this adapter moves data itself, where UCX's list of wires (`TLS`) has shared memory in it and the
+//! peer's memory turns out to be readable ([`neighbour`], [`segment`]): small data is read where it
+//! lies, more of it through a segment, which one side fills while the other empties it. Messages, and
+//! the news of a death, still come over UCX.
 //!
 //! Guards: data is written here only into memory named by the caller, by this side: it is fetched,
 //! no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind into
@@ -35,7 +38,9 @@ mod frame;
 mod hostile;
 mod inbox;
 mod mailbox;
+mod neighbour;
 mod operation;
+mod segment;
 mod socket;
 mod status;
 mod wake;

@@ -33,6 +33,8 @@ pub(super) struct Operation {
     pub header: Vec<u8>,
     /// The payload, where it belongs to the transport: read by a send, written by a receive.
     pub bytes: Vec<u8>,
+    /// Whether `bytes` is the caller's payload put together: a buffer to be used again.
+    pub is_gathered: bool,
     /// The payload, where it is the caller's.
     pub segments: Vec<ucp_dt_iov_t>,
     /// How it ended.
@@ -48,6 +50,7 @@ impl Operation {
             purpose,
             header: Vec::new(),
             bytes: Vec::new(),
+            is_gathered: false,
             segments: Vec::new(),
             status: ucx_sys::UCS_INPROGRESS,
             mailbox,
