@@ -162,12 +162,14 @@ class ReuseMirror {
     return slots;
   }
 
-  // What a transceiver has to know of the tree and the pool: fill in the rest.
-  kvh_transceiver_params_t transceiver_params(void *primary_pool, std::size_t block_bytes) const {
+  // What a transceiver has to know of the tree and the pool: fill in the rest. The host has one primary pool,
+  // block after block; memory says where it lies (KVH_MEMORY_*).
+  kvh_transceiver_params_t transceiver_params(void *primary_pool, std::size_t block_bytes,
+                                              std::uint32_t memory = KVH_MEMORY_HOST) const {
     auto params = sized<kvh_transceiver_params_t>();
     params.namespace_bytes = borrow(as_bytes(naming_.namespace_bytes));
     params.window = KVH_WINDOW_FULL;
-    params.pool_memory = KVH_MEMORY_HOST;
+    params.pool_memory = memory;
     params.pool_base = primary_pool;
     params.block_bytes = block_bytes;
     params.block_count = id_of_slot_.size();
