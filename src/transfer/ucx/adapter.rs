@@ -31,6 +31,10 @@ use crate::transfer::transport::{
 /// How long a goodbye is waited for, and how long dropping a transport may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How often an endpoint that is being closed is looked at: UCX ends it when it is called, and does not
+/// wake anybody for that.
+const CLOSING: Duration = Duration::from_millis(5);
+
 /// Rounds that one `progress` tries before it lets its caller do something else.
 const MAX_ROUNDS: usize = 64;
 
@@ -907,7 +911,8 @@ impl Transport for UcxTransport {
         let now = Instant::now();
         let first_end = self.connections.values().filter_map(|connection| match connection.state {
             State::Leaving { until } => Some(until.saturating_duration_since(now)),
-            _ => None,
+            State::Closing | State::Closed => Some(CLOSING),
+            State::Open => None,
         });
         let timeout = first_end.fold(timeout, Duration::min);
         self.wake_event.wait(self.worker.event_descriptor(), timeout);
