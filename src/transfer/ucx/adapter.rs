@@ -5,7 +5,7 @@
 //! wires push back on the senders.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,8 @@ impl UcxTransport {
         let ways = Ways::of(tls.as_deref().unwrap_or("all"));
         let wake_event = Arc::new(WakeEvent::new()?);
         let mut worker = Worker::create(&context)?;
-        let address = frame::encode_address(worker.listen(listen)?);
+        let address =
+            frame::encode_address(worker.listen(SocketAddrV4::new(listen, options.port))?);
         Ok(Self {
             worker,
             context,

@@ -77,6 +77,11 @@ fn create(library: &Library, options: &UcxOptions) -> Result<ucp_context_h, Tran
             config.set_of_tcp(name, bytes)?;
         }
     }
+    if options.port != 0 {
+        // A worker that died a moment ago leaves connections behind that would keep its port from the
+        // next. With a UCX that knows neither name they do.
+        let _ = config.set("CM_REUSEADDR", "y").or_else(|_| config.set("TCP_CM_REUSEADDR", "y"));
+    }
     if let Some(tls) = &options.tls {
         config.set("TLS", tls)?;
     }
