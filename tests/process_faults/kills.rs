@@ -3,7 +3,7 @@
 //! After each death the one that lives on has one outcome for each request, no pin, no lent block and
 //! nothing served, nobody writes to its free blocks, and it exchanges blocks with a fresh peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,7 @@ use crate::process::{DestinationProcess, Ended, Process, Reply, SourceProcess, P
 use crate::random::SplitMix;
 use crate::states::Side;
 use crate::worker::Settings;
-use crate::{is_long, tell, ucx_is_here};
-
-/// What UCX may take between the two; which wire it then takes is told.
-const WIRES: [&str; 2] = ["tcp", "all"];
+use crate::{is_long, tell, ucx_is_here, WIRES};
 
 struct Plan {
     /// Deaths in each state of each side, on each of the wires.
@@ -163,6 +160,9 @@ struct Survivor {
     side: Peer,
     /// Fetches begun by it, if it is the destination.
     begun: u64,
+    /// Where sources have been: the system may give a port again, and a state that is known of an earlier
+    /// source there would be another test.
+    endpoints: HashSet<String>,
     wires: String,
 }
 
@@ -193,13 +193,6 @@ enum Victim {
 }
 
 impl Victim {
-    fn start(settings: &Settings, side: Side) -> Self {
-        match side {
-            Side::Source => Self::Source(SourceProcess::start(settings, None)),
-            Side::Destination => Self::Destination(DestinationProcess::start(settings, None)),
-        }
-    }
-
     fn kill(self) -> String {
         match self {
             Self::Source(source) => source.process.kill(),
@@ -214,13 +207,25 @@ impl Survivor {
             Side::Source => Peer::Destination(DestinationProcess::start(settings, None)),
             Side::Destination => Peer::Source(SourceProcess::start(settings, None)),
         };
-        Self { side, begun: 0, wires: String::new() }
+        Self { side, begun: 0, endpoints: HashSet::new(), wires: String::new() }
     }
 
     fn victim_side(&self) -> Side {
         match self.side {
             Peer::Source(_) => Side::Destination,
             Peer::Destination(_) => Side::Source,
+        }
+    }
+
+    fn starts_a_peer(&mut self, settings: &Settings) -> Victim {
+        if self.victim_side() == Side::Destination {
+            return Victim::Destination(DestinationProcess::start(settings, None));
+        }
+        loop {
+            let source = SourceProcess::start(settings, None);
+            if self.endpoints.insert(source.endpoint.clone()) {
+                return Victim::Source(source);
+            }
         }
     }
 
@@ -238,7 +243,7 @@ impl Survivor {
 
     /// A whole fetch with a fresh peer, which dies afterwards; how long it took.
     fn lives_well(&mut self, settings: &Settings) -> Duration {
-        let mut peer = Victim::start(settings, self.victim_side());
+        let mut peer = self.starts_a_peer(settings);
         let pair = self.with(&mut peer);
         let start = Instant::now();
         pair.destination.fetches(pair.source);
@@ -261,7 +266,7 @@ impl Survivor {
             "delivered" | "claimed" => None,
             state => Some((victim_side, state)),
         };
-        let mut victim = Victim::start(settings, victim_side);
+        let mut victim = self.starts_a_peer(settings);
         let mut pair = self.with(&mut victim);
         if let Some((side, held)) = hold {
             pair.process(side).hold(held);
@@ -281,7 +286,7 @@ impl Survivor {
 
     /// A fetch whose other side dies some time after its beginning; in which state that was.
     fn sees_die_after(&mut self, settings: &Settings, after: Duration) -> (String, Option<Ended>) {
-        let mut victim = Victim::start(settings, self.victim_side());
+        let mut victim = self.starts_a_peer(settings);
         let pair = self.with(&mut victim);
         pair.destination.begin(pair.source);
         // Not for anything to happen: the moment is to be any.

@@ -47,6 +47,10 @@ const PART: &str = "KVHINTS_PROCESS_FAULTS_PART";
 /// Set to `long` by `scripts/process_faults.sh`.
 const LENGTH: &str = "KVHINTS_PROCESS_FAULTS";
 
+/// What UCX may take between workers of one machine: the network alone, or all that it has, shared memory
+/// among it. Which of it a transfer then takes is told in the report.
+const WIRES: [&str; 2] = ["tcp", "all"];
+
 /// Not a test of its own: plays a part in the tests, in their processes.
 #[test]
 fn child() {

@@ -41,6 +41,8 @@ impl Process {
         let mut child = command
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env(PART, settings.to_string())
+            // Else what the allocator keeps for a thread's next allocations counts as allocated.
+            .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -104,9 +104,9 @@ fn carry(mut ends: [File; 2], weather: &Weather) {
         }
         let due = on_the_way.peek().map(|Reverse((due, ..))| due.saturating_duration_since(now));
         wait(&ends, due.unwrap_or(Duration::from_millis(20)).min(Duration::from_millis(20)));
-        for from in 0..2 {
+        for (from, end) in ends.iter_mut().enumerate() {
             let mut packet = vec![0; PACKET_BYTES];
-            while let Ok(len) = ends[from].read(&mut packet) {
+            while let Ok(len) = end.read(&mut packet) {
                 let is_lost = random.below(10_000) < weather.lost.load(Ordering::SeqCst) as usize;
                 if is_lost
                     || weather.is_cut.load(Ordering::SeqCst)

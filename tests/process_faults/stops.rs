@@ -4,7 +4,7 @@
 use crate::process::{DestinationProcess, SourceProcess};
 use crate::states::Side;
 use crate::worker::Settings;
-use crate::{is_long, tell, ucx_is_here};
+use crate::{is_long, tell, ucx_is_here, WIRES};
 
 /// Shorter than any stop, so that all of them have passed: a stop ends only when the other side says
 /// that it has given up, and its memory is used anew.
@@ -25,21 +25,13 @@ fn states(side: Side) -> Vec<&'static str> {
     all.iter().copied().step_by(step).collect()
 }
 
-fn wires() -> &'static [&'static str] {
-    if is_long() {
-        &["tcp", "all"]
-    } else {
-        &["tcp"]
-    }
-}
-
 #[test]
 fn a_source_that_goes_on_late_writes_into_nothing_that_is_used_again() {
     if !ucx_is_here() {
         return;
     }
     let mut lines = String::new();
-    for wires in wires() {
+    for wires in WIRES {
         let mut destination = DestinationProcess::start(&hasty(wires), None);
         for state in states(Side::Source) {
             let mut source = SourceProcess::start(&Settings::default().with("wires", wires), None);
@@ -77,7 +69,7 @@ fn a_destination_that_goes_on_late_gets_nothing_that_is_used_again() {
         return;
     }
     let mut lines = String::new();
-    for wires in wires() {
+    for wires in WIRES {
         let mut source = SourceProcess::start(&hasty(wires), None);
         for state in states(Side::Destination) {
             let settings = hasty(wires);

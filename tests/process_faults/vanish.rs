@@ -2,7 +2,7 @@
 
 use crate::process::{DestinationProcess, Process, Reply, SourceProcess};
 use crate::worker::Settings;
-use crate::{is_long, tell, ucx_is_here};
+use crate::{is_long, tell, ucx_is_here, WIRES};
 
 /// Peers of one process of the crowd: they die together.
 const PEERS_A_PROCESS: usize = 20;
@@ -12,11 +12,15 @@ const BYTES_A_PEER: u64 = 256;
 
 #[test]
 fn a_crowd_that_connects_and_vanishes_leaves_the_source_as_it_was() {
-    if !ucx_is_here() {
-        return;
+    if ucx_is_here() {
+        WIRES.iter().for_each(|wires| vanish_from(wires));
     }
+}
+
+fn vanish_from(wires: &str) {
     let processes = if is_long() { 50 } else { 4 };
-    let settings = Settings::default().with("blocks", 16).with("block_bytes", 16 << 10);
+    let settings =
+        Settings::default().with("wires", wires).with("blocks", 16).with("block_bytes", 16 << 10);
     let mut source = SourceProcess::start(&settings, None);
     let mut friend = DestinationProcess::start(&settings, None);
     let mut looks: Vec<(usize, Reply)> = Vec::new();
@@ -37,7 +41,7 @@ fn a_crowd_that_connects_and_vanishes_leaves_the_source_as_it_was() {
     friend.process.asks("settle");
     let rows = looks.iter().map(|(peers, left)| format!("| {peers} | {} |\n", left.row()));
     let table = format!(
-        "### Peers that connect and vanish: {}\n\nThe source, after so many; it served somebody else all the \
+        "### Peers that connect and vanish: {}, {wires} allowed\n\nThe source, after so many; it served somebody else all the \
          time.\n\n| peers | descriptors | threads | allocated, bytes | resident, KiB |\n|---|---|---|---|---|\n{}",
         processes * PEERS_A_PROCESS,
         rows.collect::<String>(),
