@@ -1,10 +1,15 @@
 //! A process that stands still for longer than every deadline and then goes on (`SIGSTOP`, `SIGCONT`).
 //! What it does late must touch no memory that has been used for something else since, on either side.
 
+use std::time::{Duration, Instant};
+
 use crate::process::{DestinationProcess, SourceProcess};
 use crate::states::Side;
 use crate::worker::Settings;
 use crate::{is_long, tell, ucx_is_here, WIRES};
+
+/// No deadline of [`hasty`] is so long.
+const LONGER_THAN_ALL: Duration = Duration::from_millis(500);
 
 /// Shorter than any stop, so that all of them have passed: a stop ends only when the other side says
 /// that it has given up, and its memory is used anew.
@@ -76,6 +81,7 @@ fn a_destination_that_goes_on_late_gets_nothing_that_is_used_again() {
             let mut destination = DestinationProcess::start(&settings, None);
             destination.process.hold(state);
             destination.begin(&source);
+            let begun = Instant::now();
             destination.process.hears("held");
             destination.process.stop();
             destination.process.tell("go");
@@ -84,6 +90,11 @@ fn a_destination_that_goes_on_late_gets_nothing_that_is_used_again() {
             // The hold time ends, nothing is pinned, and the host writes other bytes over the blocks.
             source.process.tell("reuse");
             source.process.hears("reuse");
+            // Time is what this is about: where the source was done at once, its own deadline has yet to
+            // pass.
+            while begun.elapsed() < LONGER_THAN_ALL {
+                std::thread::park_timeout(LONGER_THAN_ALL);
+            }
             destination.process.go_on();
             // Its own deadline has passed as well. Wrong bytes would be told of.
             let ended = destination.outcome();
