@@ -829,7 +829,7 @@ impl Transport for UcxTransport {
         let Some(connection) = self.connections.get_mut(&peer) else { return Ok(ticket) };
         let worker = &self.worker;
         match announced.payload {
-            Payload::Descriptor { data, is_offer } if is_offer || worker.receives_whole_data() => {
+            Payload::Descriptor { data, is_offer: true } => {
                 connection.operations += 1;
                 let operation = Operation::new(peer, Purpose::Receive(ticket), &worker.mailbox);
                 if let Started::Ended(operation) = worker.receive(data, memory, operation) {
@@ -837,6 +837,7 @@ impl Transport for UcxTransport {
                 }
                 return Ok(ticket);
             }
+            // UCX 1.13 keeps the buffer of what came in one piece if it is asked to receive it.
             // SAFETY: whole data of that length, taken out of the books above; the caller
             // promises the memory.
             Payload::Descriptor { data, .. } => unsafe { worker.copy_out(data, memory) },

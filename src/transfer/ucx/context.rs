@@ -7,7 +7,7 @@ use std::ffi::CString;
 
 use ucx_sys::{ucp_config_t, ucp_context_h, ucp_params_t, Library, Ucx};
 
-use super::{UcxOptions, Version};
+use super::UcxOptions;
 use crate::transfer::transport::TransportError;
 
 /// See the module.
@@ -31,10 +31,6 @@ impl Context {
 
     pub fn ucx(&self) -> &Ucx {
         &self.library.ucx
-    }
-
-    pub fn version(&self) -> Version {
-        self.library.version
     }
 
     pub fn handle(&self) -> ucp_context_h {

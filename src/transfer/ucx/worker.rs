@@ -260,7 +260,7 @@ impl Worker {
         })
     }
 
-    /// Receives what UCX left with us into `memory`; takes the descriptor in any case.
+    /// Fetches what UCX was offered into `memory`; takes the descriptor in any case.
     pub fn receive(
         &self,
         descriptor: *mut c_void,
@@ -285,7 +285,7 @@ impl Worker {
         })
     }
 
-    /// Copies what arrived whole. For UCX before 1.13, which can only fetch offers.
+    /// Copies what arrived whole, and gives its buffer back.
     ///
     /// # Safety
     /// `descriptor` is whole data of `memory.len` bytes that UCX left with us, not used again;
@@ -294,11 +294,6 @@ impl Worker {
         // SAFETY: the caller's promise; UCX's buffer is nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(descriptor.cast(), memory.data, memory.len) };
         self.release(descriptor);
-    }
-
-    /// Whether [`Worker::receive`] works for what arrived whole.
-    pub fn receives_whole_data(&self) -> bool {
-        self.context.version().minor >= 13
     }
 
     /// Gives back what UCX left with us.
