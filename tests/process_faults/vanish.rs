@@ -1,6 +1,8 @@
 //! Peers that connect and vanish, by the thousand: the source serves on, and keeps nothing of them.
 
-use crate::process::{DestinationProcess, Process, Reply, SourceProcess};
+use std::time::Instant;
+
+use crate::process::{DestinationProcess, Process, Reply, SourceProcess, PATIENCE};
 use crate::worker::Settings;
 use crate::{is_long, tell, ucx_is_here, WIRES};
 
@@ -32,7 +34,13 @@ fn vanish_from(wires: &str) {
         // Among all of them.
         friend.fetches(&source);
         crowd.kill();
-        let left = source.process.asks("settle");
+        let mut left = source.process.asks("settle");
+        // The system tells of dead peers one after the other.
+        let until = Instant::now() + PATIENCE;
+        let usual = looks.first().map_or(u64::MAX, |(_, look)| look.number("descriptors"));
+        while left.number("descriptors") > usual && Instant::now() < until {
+            left = source.process.asks("settle");
+        }
         if number % (processes / 4) == 0 {
             looks.push((number * PEERS_A_PROCESS, left));
         }
