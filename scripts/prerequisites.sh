@@ -75,7 +75,7 @@ need_python_packages() {
 # UCX to move blocks.
 build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
 # What the tests need on top.
-test_packages="libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen"
+test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen"
 
 # Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels.
 test_python_packages="prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"

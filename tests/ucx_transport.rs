@@ -603,6 +603,44 @@ fn a_killed_peer_is_gone_and_every_ticket_ends() {
     assert!(memory.iter().all(|byte| *byte == 0), "written after the event");
 }
 
+/// A driver that has nothing else to do waits right after it has cut a peer off. A peer that stands
+/// still gives no sign that could wake it.
+#[test]
+fn whoever_cuts_a_peer_off_and_waits_is_told_of_its_sends_at_once() {
+    if !ucx_is_here() {
+        return;
+    }
+    for tls in ["tcp", "all"] {
+        let mut other = Other::start("stuck");
+        let address = other.address();
+        let mut transport = open(tls);
+        let peer = transport.connect(&address).expect("a good address");
+        let mut side = Side::new(&mut transport);
+        side.transport.send_message(peer, b"go".to_vec()).expect("open");
+        alone(&mut side, "the data", |side| side.take(data));
+        let mut blocks: Vec<Vec<u8>> = (0..8).map(|at| pattern(4 << 20, at)).collect();
+        let mut open_sends = std::collections::HashSet::new();
+        for block in &mut blocks {
+            let segments = vec![whole(block)];
+            open_sends.insert(side.transport.send_data(peer, Vec::new(), segments).expect("open"));
+        }
+        // SAFETY: a signal to a child of ours that was not waited for.
+        assert_eq!(unsafe { libc::kill(other.child.id() as i32, libc::SIGSTOP) }, 0);
+        while side.transport.progress().is_some() {}
+        let start = Instant::now();
+        side.transport.disconnect(peer);
+        while !open_sends.is_empty() {
+            side.transport.wait(PATIENCE);
+            while let Some(event) = side.transport.progress() {
+                if let Event::Sent { ticket, .. } = event {
+                    open_sends.remove(&ticket);
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "it slept although there was work to do");
+        }
+    }
+}
+
 #[test]
 fn a_killed_caller_that_was_never_answered_is_gone() {
     if !ucx_is_here() {

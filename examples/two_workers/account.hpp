@@ -67,6 +67,8 @@ struct Result {
   double fetch_seconds = 0;  // of the slowest rank
   std::map<std::string, int> fallbacks;
   std::uint64_t pins_left = 0;
+  std::size_t blocks_requested_before_kill = 0;  // on rank 0; 0 where nobody was killed
+  std::size_t blocks_moved_before_kill = 0;
   std::uint32_t ranks = 0;
   std::string transport;
   std::vector<std::string> pids_a, pids_b;
@@ -94,7 +96,8 @@ struct Result {
          << ",\"blocks_skipped\":" << blocks_skipped << ",\"bytes_fetched\":" << bytes_fetched
          << ",\"block_bytes_per_rank\":" << block_bytes_per_rank << ",\"fetch_seconds\":" << fetch_seconds
          << ",\"gigabytes_per_second\":" << gigabytes_per_second() << ",\"fallbacks\":{" << counts
-         << "},\"pins_left\":" << pins_left << ",\"ranks\":" << ranks << ",\"transport\":" << quoted(transport)
+         << "},\"pins_left\":" << pins_left << ",\"killed\":{\"blocks_requested\":" << blocks_requested_before_kill
+         << ",\"blocks_moved\":" << blocks_moved_before_kill << "},\"ranks\":" << ranks << ",\"transport\":" << quoted(transport)
          << ",\"pids\":{\"a\":" << numbers(pids_a) << ",\"b\":" << numbers(pids_b) << "},\"problems\":[";
     for (std::size_t at = 0; at < problems.size(); ++at) {
       json << (at == 0 ? "" : ",") << quoted(problems[at]);

@@ -1,11 +1,13 @@
 // Worker B: gets requests with a router's KV hints. One of them continues a conversation that A
 // served: its blocks are fetched and every byte is checked. All others must end in local prefill.
-// usage: worker_b RUN_DIR [--json]   (under mpirun)
+// With --kill, B kills A while that fetch is under way: every request must go on without A's blocks.
+// usage: worker_b RUN_DIR [--json] [--kill]   (under mpirun)
 #include "account.hpp"
 #include "executor.hpp"
 #include "files.hpp"
 #include "requests.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -56,9 +58,10 @@ kvh_communicator_params_t communicator_params(std::uint32_t ranks) {
 
 class WorkerB {
  public:
-  WorkerB(const executor::Mpi &mpi, std::string run_dir, bool is_told)
+  WorkerB(const executor::Mpi &mpi, std::string run_dir, bool is_told, bool kills)
       : mpi_(mpi),
         run_dir_(std::move(run_dir)),
+        kills_(kills),
         account_(is_told && mpi.rank() == 0),
         announced_(files::read_note(run_dir_ + "/a.ready")),
         endpoint_(files::value(announced_, "endpoint")),
@@ -142,9 +145,10 @@ class WorkerB {
     const std::size_t local = rank_.held_blocks(tokens, adapter);
     const std::size_t usable = mine.plan == nullptr ? local : fetch(mine.plan, tokens, local);
     prefill_rest(tokens, adapter, usable);
-    if (mpi_.rank() == 0 && reason_ != request.fallback) {
+    const std::string expected = kills_ ? request.fallback_without_a : request.fallback;
+    if (mpi_.rank() == 0 && reason_ != expected) {
       result_.problems.push_back("request " + std::to_string(request.id) + " ended with '" + reason_ +
-                                 "', expected '" + request.fallback + "'");
+                                 "', expected '" + expected + "'");
     }
   }
 
@@ -200,15 +204,16 @@ class WorkerB {
     params.block_ids = ids.data();
     params.block_id_count = ids.size();
 
-    const Stopwatch time;
-    const auto prefetch = kvhints::Prefetch::begin(transceiver_, params);
-    if (!prefetch) {
-      throw std::runtime_error("there was something to fetch");
+    Stopwatch time;
+    auto prefetch = begin(params);
+    while (kills_ && !is_a_dead_ && !kill_a_within(*prefetch)) {
+      // All was here before A could be stopped: given back, and fetched once more.
+      prefetch->cancel();
+      await_end(*prefetch);
+      time = Stopwatch();
+      prefetch = begin(params);
     }
-    // An executor would run its iterations meanwhile; this one has nothing else to do.
-    while (!prefetch->is_over() || !prefetch->is_quiesced()) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+    await_end(*prefetch);
     const kvh_prefetch_outcome_t outcome = prefetch->outcome().value();
     const double microseconds = time.microseconds();
 
@@ -238,6 +243,51 @@ class WorkerB {
     }
     account_.step("claim -> CONTEXT_INIT", claim_time.microseconds(), "the blocks are the request's own, and in B's tree");
     return agreed;
+  }
+
+  std::optional<kvhints::Prefetch> begin(const kvh_prefetch_params_t &params) const {
+    auto prefetch = kvhints::Prefetch::begin(transceiver_, params);
+    if (!prefetch) {
+      throw std::runtime_error("there was something to fetch");
+    }
+    return prefetch;
+  }
+
+  // An executor would run its iterations meanwhile; this one has nothing else to do.
+  static void await_end(const kvhints::Prefetch &prefetch) {
+    while (!prefetch.is_over() || !prefetch.is_quiesced()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  // Kills A's processes when some blocks are in their places here and others are not. False on every
+  // rank, and A lives, if the fetch was over too soon. A is stopped before it is judged whether it was.
+  bool kill_a_within(const kvhints::Prefetch &prefetch) {
+    bool is_killed = false;
+    if (mpi_.rank() == 0) {
+      while (!prefetch.is_over() && prefetch.report().moved == 0) {
+      }
+      signal_a(SIGSTOP);
+      const kvh_prefetch_report_t report = prefetch.report();
+      is_killed = !prefetch.is_over() && report.moved <= report.requested / 2;
+      signal_a(is_killed ? SIGKILL : SIGCONT);
+      if (is_killed) {
+        result_.blocks_moved_before_kill = report.moved;
+        result_.blocks_requested_before_kill = report.requested;
+        account_.line("      %-21s %12s   worker A, processes %s, with SIGKILL: %zu of %zu blocks had come to this rank",
+                      "KILLED", "", list(result_.pids_a).c_str(), report.moved, report.requested);
+      }
+    }
+    is_a_dead_ = mpi_.sum(is_killed ? 1 : 0) == 1;
+    return is_a_dead_;
+  }
+
+  void signal_a(int signal) const {
+    for (const std::string &pid : result_.pids_a) {
+      if (kill(static_cast<pid_t>(std::stol(pid)), signal) != 0) {
+        throw std::runtime_error("worker A is not there to be killed");
+      }
+    }
   }
 
   void tell_fetch(const kvhints::Prefetch &prefetch, const kvh_prefetch_outcome_t &outcome, double microseconds) {
@@ -315,6 +365,9 @@ class WorkerB {
     const std::vector<std::int32_t> computed = rank_.prefill(tokens, from, adapter);
     account_.step("prefill", time.microseconds(),
                   std::to_string(computed.size()) + " whole blocks computed here, after " + std::to_string(from) + " reused");
+    if (is_a_dead_ && !verify(tokens, from, from + computed.size(), computed)) {
+      reason_ = "wrong_bytes";  // what came from A late went where it had nothing to do
+    }
     if (reason_.empty()) {
       account_.line("      -> served with A's blocks\n");
     } else {
@@ -329,12 +382,14 @@ class WorkerB {
     // A's pins can only be counted once A has heard that nothing more is wanted.
     const std::uint64_t own_pins = mpi_.sum(rank_.live_pins());
     if (mpi_.rank() == 0) {
-      files::write(run_dir_ + "/b.done", "");
-      files::await(run_dir_ + "/a.result", patience);
-      const std::string pins_of_a = files::value(files::read_note(run_dir_ + "/a.result"), "pins");
-      result_.pins_left = own_pins + std::stoull(pins_of_a);
+      result_.pins_left = own_pins;
       account_.line("  Metrics that are not zero, rank 0");
-      account_.metrics("worker A", files::read(run_dir_ + "/a.metrics"));
+      if (!is_a_dead_) {
+        files::write(run_dir_ + "/b.done", "");
+        files::await(run_dir_ + "/a.result", patience);
+        result_.pins_left += std::stoull(files::value(files::read_note(run_dir_ + "/a.result"), "pins"));
+        account_.metrics("worker A", files::read(run_dir_ + "/a.metrics"));
+      }
       account_.metrics("worker B", rank_.context().metrics());
       account_.metrics("B's server that trusts no hints", untrusting_.metrics());
       account_.line("\n  Transport: %s", result_.transport.c_str());
@@ -356,6 +411,8 @@ class WorkerB {
 
   const executor::Mpi &mpi_;
   std::string run_dir_;
+  bool kills_;
+  bool is_a_dead_ = false;
   Account account_;
   files::Note announced_;
   std::string endpoint_;
@@ -372,14 +429,20 @@ class WorkerB {
 }  // namespace
 
 int main(int argc, char **argv) {
-  const bool json = argc == 3 && std::string(argv[2]) == "--json";
-  if (argc != 2 && !json) {
-    std::fprintf(stderr, "usage: worker_b RUN_DIR [--json]\n");
+  bool json = false, kills = false, is_known = argc >= 2;
+  for (int at = 2; at < argc; ++at) {
+    const std::string option = argv[at];
+    json = json || option == "--json";
+    kills = kills || option == "--kill";
+    is_known = is_known && (option == "--json" || option == "--kill");
+  }
+  if (!is_known) {
+    std::fprintf(stderr, "usage: worker_b RUN_DIR [--json] [--kill]\n");
     return 2;
   }
   const executor::Mpi mpi;
   try {
-    WorkerB(mpi, argv[1], !json).run(json);
+    WorkerB(mpi, argv[1], !json, kills).run(json);
     return 0;
   } catch (const std::exception &error) {
     std::fprintf(stderr, "worker B, rank %u: %s\n", mpi.rank(), error.what());

@@ -212,6 +212,12 @@ impl Attempt {
         matches!(outcome, Some(Outcome::Delivered { .. } | Outcome::ContentMiss))
     }
 
+    /// For the thread: whether it ended because a source could not be reached, or went away.
+    pub(super) fn has_lost_a_source(&self) -> bool {
+        let outcome = self.shared.lock().prefetch.outcome();
+        matches!(outcome, Some(Outcome::Failed(FailReason::PeerGone)))
+    }
+
     /// For the thread: whether nothing is left to happen.
     pub(super) fn is_over(&self) -> bool {
         self.shared.lock().prefetch.is_over()

@@ -221,12 +221,7 @@ impl Destination {
                 }
                 Event::MetadataReady
             }
-            Err(reason) => {
-                if reason == FailReason::PeerGone {
-                    self.note_stale(sequence);
-                }
-                Event::Failed(reason)
-            }
+            Err(reason) => Event::Failed(reason),
         };
         self.step(now_ns, transport, sequence, event);
     }
@@ -442,7 +437,6 @@ impl Destination {
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in asked {
-            self.note_stale(sequence);
             self.step(now_ns, transport, sequence, Event::Failed(FailReason::PeerGone));
         }
     }
@@ -610,6 +604,9 @@ impl Destination {
         }
         if has_ended && attempt.needs_no_more() {
             self.call_off(transport, sequence);
+        }
+        if has_ended && attempt.has_lost_a_source() {
+            self.note_stale(sequence);
         }
         if has_ended {
             self.forget_waiting(now_ns, transport, sequence);

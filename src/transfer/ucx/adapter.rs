@@ -5,7 +5,7 @@
 //! wires push back on the senders.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,10 @@ use crate::transfer::transport::{
 
 /// How long a goodbye is waited for, and how long dropping a transport may take.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How often an endpoint that is being closed is looked at: UCX ends it when it is called, and does not
+/// wake anybody for that.
+const CLOSING: Duration = Duration::from_millis(5);
 
 /// Rounds that one `progress` tries before it lets its caller do something else.
 const MAX_ROUNDS: usize = 64;
@@ -88,7 +92,8 @@ impl UcxTransport {
         let ways = Ways::of(tls.as_deref().unwrap_or("all"));
         let wake_event = Arc::new(WakeEvent::new()?);
         let mut worker = Worker::create(&context)?;
-        let address = frame::encode_address(worker.listen(listen)?);
+        let address =
+            frame::encode_address(worker.listen(SocketAddrV4::new(listen, options.port))?);
         Ok(Self {
             worker,
             context,
@@ -824,7 +829,7 @@ impl Transport for UcxTransport {
         let Some(connection) = self.connections.get_mut(&peer) else { return Ok(ticket) };
         let worker = &self.worker;
         match announced.payload {
-            Payload::Descriptor { data, is_offer } if is_offer || worker.receives_whole_data() => {
+            Payload::Descriptor { data, is_offer: true } => {
                 connection.operations += 1;
                 let operation = Operation::new(peer, Purpose::Receive(ticket), &worker.mailbox);
                 if let Started::Ended(operation) = worker.receive(data, memory, operation) {
@@ -832,6 +837,7 @@ impl Transport for UcxTransport {
                 }
                 return Ok(ticket);
             }
+            // UCX 1.13 keeps the buffer of what came in one piece if it is asked to receive it.
             // SAFETY: whole data of that length, taken out of the books above; the caller
             // promises the memory.
             Payload::Descriptor { data, .. } => unsafe { worker.copy_out(data, memory) },
@@ -907,7 +913,8 @@ impl Transport for UcxTransport {
         let now = Instant::now();
         let first_end = self.connections.values().filter_map(|connection| match connection.state {
             State::Leaving { until } => Some(until.saturating_duration_since(now)),
-            _ => None,
+            State::Closing | State::Closed => Some(CLOSING),
+            State::Open => None,
         });
         let timeout = first_end.fold(timeout, Duration::min);
         self.wake_event.wait(self.worker.event_descriptor(), timeout);

@@ -7,7 +7,7 @@ use std::ffi::CString;
 
 use ucx_sys::{ucp_config_t, ucp_context_h, ucp_params_t, Library, Ucx};
 
-use super::{UcxOptions, Version};
+use super::UcxOptions;
 use crate::transfer::transport::TransportError;
 
 /// See the module.
@@ -31,10 +31,6 @@ impl Context {
 
     pub fn ucx(&self) -> &Ucx {
         &self.library.ucx
-    }
-
-    pub fn version(&self) -> Version {
-        self.library.version
     }
 
     pub fn handle(&self) -> ucp_context_h {
@@ -76,6 +72,11 @@ fn create(library: &Library, options: &UcxOptions) -> Result<ucp_context_h, Tran
         if std::env::var_os(format!("UCX_TCP_{name}")).is_none() {
             config.set_of_tcp(name, bytes)?;
         }
+    }
+    if options.port != 0 {
+        // A worker that died a moment ago leaves connections behind that would keep its port from the
+        // next. With a UCX that knows neither name they do.
+        let _ = config.set("CM_REUSEADDR", "y").or_else(|_| config.set("TCP_CM_REUSEADDR", "y"));
     }
     if let Some(tls) = &options.tls {
         config.set("TLS", tls)?;

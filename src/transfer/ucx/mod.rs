@@ -65,6 +65,9 @@ pub struct UcxOptions {
     /// The IP address at which peers connect; it is told to them, so it is one of this machine's
     /// own, not a wildcard. Only IPv4: connections over IPv6 corrupt memory in UCX 1.13.
     pub listen: IpAddr,
+    /// The port there; 0: one that the system chooses. A port that was in use until just now can be
+    /// had again at once.
+    pub port: u16,
     /// How often UCX looks whether silent peers are alive. Where a wire does not tell of a death,
     /// [`PeerGone`](super::transport::Event::PeerGone) comes a few of these later.
     pub keepalive: Duration,
@@ -78,6 +81,7 @@ impl Default for UcxOptions {
             tls: None,
             net_devices: None,
             listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 0,
             keepalive: Duration::from_secs(2),
             max_connections: 1024,
         }

@@ -4,7 +4,7 @@
 //! before its context, and only if UCX has nothing of ours any more.
 
 use std::ffi::c_void;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -100,10 +100,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts to listen at that IP address, at a port of the system's choice: where it listens.
-    pub fn listen(&mut self, ip: Ipv4Addr) -> Result<SocketAddrV4, TransportError> {
+    /// Starts to listen there, at a port of the system's choice where none is named: where it listens.
+    pub fn listen(&mut self, wanted: SocketAddrV4) -> Result<SocketAddrV4, TransportError> {
         let ucx = self.context.ucx();
-        let socket = Socket::from(SocketAddrV4::new(ip, 0));
+        let socket = Socket::from(wanted);
         // SAFETY: all-zero bytes are a valid value; only the masked fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = u64::from(
@@ -113,7 +113,7 @@ impl Worker {
         params.sockaddr = ucs_sock_addr_t { addr: socket.as_ptr(), addrlen: socket.len() };
         params.conn_handler.cb = Some(mailbox::on_caller);
         params.conn_handler.arg = self.mailbox_argument();
-        let what = format!("UCX cannot listen at {ip}");
+        let what = format!("UCX cannot listen at {wanted}");
         let mut listener = std::ptr::null_mut();
         // SAFETY: a live worker; the parameters live during the call, the mailbox longer than the
         // worker.
@@ -128,7 +128,7 @@ impl Worker {
         let queried = unsafe { ucx.ucp_listener_query(listener, &mut attributes) };
         status::check(ucx, queried, &what)?;
         port_of(&attributes.sockaddr)
-            .map(|port| SocketAddrV4::new(ip, port))
+            .map(|port| SocketAddrV4::new(*wanted.ip(), port))
             .ok_or_else(|| TransportError::Unavailable(format!("{what}: it has no port")))
     }
 
@@ -260,7 +260,7 @@ impl Worker {
         })
     }
 
-    /// Receives what UCX left with us into `memory`; takes the descriptor in any case.
+    /// Fetches what UCX was offered into `memory`; takes the descriptor in any case.
     pub fn receive(
         &self,
         descriptor: *mut c_void,
@@ -285,7 +285,7 @@ impl Worker {
         })
     }
 
-    /// Copies what arrived whole. For UCX before 1.13, which can only fetch offers.
+    /// Copies what arrived whole, and gives its buffer back.
     ///
     /// # Safety
     /// `descriptor` is whole data of `memory.len` bytes that UCX left with us, not used again;
@@ -294,11 +294,6 @@ impl Worker {
         // SAFETY: the caller's promise; UCX's buffer is nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(descriptor.cast(), memory.data, memory.len) };
         self.release(descriptor);
-    }
-
-    /// Whether [`Worker::receive`] works for what arrived whole.
-    pub fn receives_whole_data(&self) -> bool {
-        self.context.version().minor >= 13
     }
 
     /// Gives back what UCX left with us.
