@@ -328,7 +328,7 @@ impl Worker {
 
     /// The host writes a block that is its own.
     fn write(&mut self, id: i32, bytes: &[u8]) {
-        assert!(self.pool.fill(id, bytes));
+        assert!(self.pool.fill(id, bytes, false));
         self.shadow[id as usize * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
     }
 
@@ -1077,7 +1077,7 @@ impl Worker {
         let Some(fetch) = self.fetches.iter().find(|fetch| fetch.is_quiesced) else { return };
         let mut bytes = self.bytes(fetch.blocks[0]).to_vec();
         bytes[0] ^= 1;
-        assert!(self.pool.fill(fetch.blocks[0], &bytes));
+        assert!(self.pool.fill(fetch.blocks[0], &bytes, false));
     }
 }
 

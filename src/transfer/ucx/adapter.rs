@@ -469,21 +469,20 @@ impl UcxTransport {
         let gone = |why: String| TransportError::PeerGone(why);
         let connection = self.connections.get(&peer);
         let connection = connection.ok_or_else(|| gone("there is no connection now".to_owned()))?;
+        let nothing_to_read = || gone("its memory cannot be read".to_owned());
         match (place, &connection.peer_segment, connection.peer_process) {
             (Place::Segment(piece), Some(view), _) => {
                 // SAFETY: the caller's promise.
-                if unsafe { view.copy(*piece, memory) } {
-                    return Ok(());
-                }
+                let is_read = unsafe { view.copy(*piece, memory) };
+                is_read.then_some(()).ok_or_else(nothing_to_read)
             }
             (Place::Memory(pieces), _, Some(process)) => {
                 // SAFETY: the caller's promise.
-                return unsafe { segment::read_memory(process, pieces, memory) }
-                    .map_err(|error| gone(format!("its memory cannot be read: {error}")));
+                unsafe { segment::read_memory(process, pieces, memory) }
+                    .map_err(|error| gone(format!("its memory cannot be read: {error}")))
             }
-            _ => {}
+            _ => Err(nothing_to_read()),
         }
-        Err(gone("its memory cannot be read".to_owned()))
     }
 
     /// Fetches the long message whose turn it is.
@@ -796,9 +795,9 @@ impl Transport for UcxTransport {
             Vec::new()
         };
         let runs = joined(&segments);
-        // SAFETY: readable, as the caller promises; `total` is their sum.
         let gathered = match runs.len() {
             0 | 1 => None,
+            // SAFETY: readable, as the caller promises; `total` is their sum.
             _ => unsafe { self.gathered(peer, &segments, total) },
         };
         let fill = |operation: &mut Operation| match gathered {
