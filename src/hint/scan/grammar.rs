@@ -253,7 +253,11 @@ impl<S: Sink, L: Lanes> Reader<'_, '_, S, L> {
         }
         self.at = run.range.end;
         self.sink.integers::<L>(self.input, run);
-        self.token()
+        // The run ends with a comma: an element follows.
+        match self.token()? {
+            b']' => Err(NotJson),
+            first => Ok(first),
+        }
     }
 
     /// The end of the escapes that follow one another from `at` on.
