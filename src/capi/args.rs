@@ -126,7 +126,7 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, len: usize) -> Result<&'a [T],
 /// A byte argument.
 ///
 /// # Safety
-/// As for [`slice`].
+/// As for [`slice()`].
 pub(crate) unsafe fn bytes<'a>(bytes: kvh_bytes_t) -> Result<&'a [u8], kvh_status> {
     // SAFETY: the caller's promise is the same.
     unsafe { slice(bytes.data, bytes.len) }
@@ -135,7 +135,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: kvh_bytes_t) -> Result<&'a [u8], kvh_statu
 /// A text argument; must be UTF-8.
 ///
 /// # Safety
-/// As for [`slice`].
+/// As for [`slice()`].
 pub(crate) unsafe fn text<'a>(text: kvh_str_t) -> Result<&'a str, kvh_status> {
     // SAFETY: the caller's promise is the same.
     let bytes = unsafe { slice(text.data.cast::<u8>(), text.len) }?;

@@ -1,9 +1,12 @@
 //! The C boundary: the only place with exported symbols, one file for each C object.
 //!
-//! Each exported function reads its arguments ([`args`]), calls into a room inside a [`guard`],
+//! Each exported function reads its arguments (`args`), calls into a room inside a `guard`,
 //! and turns the answer into a [`status`]. Nothing crosses the boundary but integers, plain
-//! structs and opaque handles ([`handle`]); no panic crosses it. The doc comments here become
+//! structs and opaque handles (`handle`); no panic crosses it. The doc comments here become
 //! `include/kvhints.h` (`cargo xtask header`), so they speak C.
+
+// The comments become those of the C header, in which brackets are brackets.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 // C types keep their C names, so that the generated header and this source read alike.
 #![allow(non_camel_case_types)]
