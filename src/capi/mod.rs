@@ -7,7 +7,6 @@
 
 // The comments become those of the C header, in which brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
-
 // C types keep their C names, so that the generated header and this source read alike.
 #![allow(non_camel_case_types)]
 

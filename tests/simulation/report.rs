@@ -112,8 +112,9 @@ impl Report {
             .flat_map(|(section, whats)| whats.iter().map(move |what| (*section, *what)));
         let reasons = FailReason::NAMES.iter().map(|name| ("reasons", *name));
         let refusals = RefuseReason::NAMES.iter().map(|name| ("refusals", *name));
-        // Sessions have tests of their own: nobody has keys here.
-        let is_simulated = |(_, what): &(&str, &str)| *what != "unauthenticated";
+        // Sessions and devices have tests of their own: nobody has keys here, or blocks in a device.
+        let is_simulated =
+            |(_, what): &(&str, &str)| !["unauthenticated", "device_failed"].contains(what);
         listed
             .chain(reasons)
             .chain(refusals)
