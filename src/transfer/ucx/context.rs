@@ -73,6 +73,12 @@ fn create(library: &Library, options: &UcxOptions) -> Result<ucp_context_h, Tran
             config.set_of_tcp(name, bytes)?;
         }
     }
+    // The newer way of choosing protocols, the default of 1.22, keeps sends whose connection was closed
+    // by force until the peer takes them: a peer that stands still would keep blocks pinned for ever.
+    // With a UCX that does not know the name there is nothing to choose.
+    if std::env::var_os("UCX_PROTO_ENABLE").is_none() {
+        let _ = config.set("PROTO_ENABLE", "n");
+    }
     if options.port != 0 {
         // A worker that died a moment ago leaves connections behind that would keep its port from the
         // next. With a UCX that knows neither name they do.
