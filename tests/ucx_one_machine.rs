@@ -6,12 +6,11 @@
 // Of this it uses what drives two sides.
 #[allow(dead_code)]
 mod transport_conformance;
-
-use std::time::Duration;
+mod ucx_support;
 
 use kvhints::transfer::transport::{PeerId, Segment};
-use kvhints::transfer::ucx::{availability, UcxOptions, UcxTransport};
 use transport_conformance::{connected, data, pattern, received, sent, until, whole, Side};
+use ucx_support::{open, ucx_is_here};
 
 const MIB: usize = 1 << 20;
 
@@ -21,26 +20,6 @@ const WAYS: [(&str, &[&str]); 3] = [
     ("tcp,posix", &["memory/segment"]),
     ("tcp,cma", &["memory/process"]),
 ];
-
-fn ucx_is_here() -> bool {
-    match availability() {
-        Ok(_) => true,
-        Err(error) => {
-            println!("SKIPPED: {error}");
-            false
-        }
-    }
-}
-
-fn open(tls: &str) -> UcxTransport {
-    let options = UcxOptions {
-        tls: Some(tls.to_owned()),
-        net_devices: Some("lo".to_owned()),
-        keepalive: Duration::from_millis(200),
-        ..UcxOptions::default()
-    };
-    UcxTransport::open(options).expect("UCX starts")
-}
 
 /// Two transports whose connection knows its ways: the destination `a`, and the source `b`.
 fn with_neighbours(

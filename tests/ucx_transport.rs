@@ -5,6 +5,7 @@
 //! starts this very program again: `child` then plays the part that [`PART`] names.
 
 mod transport_conformance;
+mod ucx_support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -15,30 +16,10 @@ use kvhints::transfer::ucx::{availability, UcxOptions, UcxTransport};
 use transport_conformance::{
     connected, data, gone, message, pattern, received, run, sent, until, whole, Side, PATIENCE,
 };
+use ucx_support::{open, ucx_is_here};
 
 /// The environment variable that tells a started copy of this program what to do.
 const PART: &str = "KVHINTS_UCX_TEST_PART";
-
-/// False, and says so, where UCX is not installed.
-fn ucx_is_here() -> bool {
-    match availability() {
-        Ok(_) => true,
-        Err(error) => {
-            println!("skipped: {error}");
-            false
-        }
-    }
-}
-
-fn open(tls: &str) -> UcxTransport {
-    let options = UcxOptions {
-        tls: Some(tls.to_owned()),
-        net_devices: Some("lo".to_owned()),
-        keepalive: Duration::from_millis(200),
-        ..UcxOptions::default()
-    };
-    UcxTransport::open(options).expect("UCX starts")
-}
 
 /// `scripts/ucx_versions.sh` says which UCX the loader is to find.
 #[test]

@@ -46,8 +46,7 @@ pub(crate) unsafe fn read_known_params<P: Params>(
     if struct_size < size_of::<usize>() {
         return Err(KVH_ERR_ABI);
     }
-    // No struct of any header ends between its fields' words.
-    let is_refused = struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>());
+    let is_refused = !is_of_a_header::<P>(struct_size);
     let mut known = bounded(struct_size)?.min(size_of::<P>());
     if is_refused {
         // No field reaches across a multiple of its alignment, which is a word's at most.
@@ -81,7 +80,7 @@ pub(crate) unsafe fn write_struct<P: Params>(out: *mut P, value: &P) -> CallResu
     }
     // SAFETY: by the trait's contract the struct starts with its size.
     let struct_size = unsafe { out.cast::<usize>().read_unaligned() };
-    if struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>()) {
+    if !is_of_a_header::<P>(struct_size) {
         return Err(KVH_ERR_ABI);
     }
     let known = bounded(struct_size)?.min(size_of::<P>());
@@ -97,6 +96,11 @@ pub(crate) unsafe fn write_struct<P: Params>(out: *mut P, value: &P) -> CallResu
         );
     }
     Ok(())
+}
+
+/// Whether the struct of some header has that size: none ends between its fields' words.
+fn is_of_a_header<P: Params>(struct_size: usize) -> bool {
+    struct_size >= P::MIN_SIZE && struct_size.is_multiple_of(align_of::<P>())
 }
 
 fn bounded(len: usize) -> Result<usize, kvh_status> {
@@ -205,7 +209,7 @@ pub(crate) unsafe fn write_structs<P: Params>(
     }
     // SAFETY: by the trait's contract a struct starts with its size; the caller promises the first.
     let struct_size = unsafe { structs.cast::<usize>().read_unaligned() };
-    if struct_size < P::MIN_SIZE || !struct_size.is_multiple_of(align_of::<P>()) {
+    if !is_of_a_header::<P>(struct_size) {
         return Err(KVH_ERR_ABI);
     }
     bounded(struct_size.checked_mul(capacity).ok_or(KVH_ERR_INVALID_ARGUMENT)?)?;
