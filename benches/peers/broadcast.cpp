@@ -224,10 +224,7 @@ System library(const Workload &workload, bool pipeline, Way way) {
     for (kvh_snapshot_t *snapshot : *snapshots) kvh_snapshot_release(snapshot);
     snapshots->clear();
   };
-  system.renew = [=, &workload] {
-    for (size_t index = 0; index < bodies->size(); ++index) {
-      std::memcpy((*bodies)[index].data(), workload.bodies[index].data(), workload.bodies[index].size());
-    }
+  const auto admit = [=, &workload] {
     release();
     for (const std::string &hint : workload.hints) {
       int32_t verdict = -1;
@@ -235,6 +232,13 @@ System library(const Workload &workload, bool pipeline, Way way) {
       const auto *json = reinterpret_cast<const uint8_t *>(hint.data());
       must(kvh_admit(context, 2, json, hint.size(), &verdict, &snapshot) == KVH_OK && verdict == 0, "admission");
       snapshots->push_back(snapshot);
+    }
+  };
+  system.renew = [=, &workload] {
+    // Where rank 0 decides, hints do not travel.
+    if (!decided || snapshots->empty()) admit();
+    for (size_t index = 0; index < bodies->size(); ++index) {
+      std::memcpy((*bodies)[index].data(), workload.bodies[index].data(), workload.bodies[index].size());
     }
   };
   system.give = [=] {

@@ -110,7 +110,8 @@ impl<'a> Batch<'a> {
 pub(super) struct ReceivedRequest {
     pub(super) id: u64,
     pub(super) body: Range<usize>,
-    pub(super) snapshot: Option<Snapshot>,
+    /// Its place among the batch's snapshots.
+    pub(super) snapshot: Option<u32>,
     pub(super) parent: Option<u32>,
     pub(super) plan: Option<Box<Plan>>,
 }
@@ -120,6 +121,8 @@ pub(super) struct ReceivedRequest {
 pub struct ReceivedBatch {
     /// Bodies, snapshots, and more that was needed to decode.
     pub(super) payload: Bytes,
+    /// Each distinct one once.
+    pub(super) snapshots: Vec<Snapshot>,
     pub(super) requests: Vec<ReceivedRequest>,
 }
 
@@ -157,7 +160,8 @@ impl ReceivedBatch {
             id: request.id,
             // Decoding checked the ranges against the payload.
             body: &self.payload[request.body.clone()],
-            snapshot: request.snapshot.as_ref(),
+            // Decoding checked the number.
+            snapshot: request.snapshot.map(|number| &self.snapshots[number as usize]),
             parent: request.parent,
             plan: request.plan.as_deref(),
         })

@@ -72,12 +72,19 @@ pub struct Encoded {
     snapshots: Snapshots,
 }
 
-/// Which snapshot or body is a large part.
+/// A snapshot or body that is a large part.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+struct Part {
+    what: What,
     /// Of the request with this number.
-    Snapshot(u32),
-    Body(u32),
+    request: u32,
+    len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Snapshot,
+    Body,
 }
 
 impl From<TryReserveError> for AbortReason {
@@ -89,11 +96,18 @@ impl From<TryReserveError> for AbortReason {
 /// Each distinct snapshot of a batch, and which one each request has.
 #[derive(Debug, Default)]
 struct Snapshots {
-    /// The request that first has it.
-    distinct: Vec<u32>,
+    distinct: Vec<Distinct>,
     of_request: Vec<u32>,
     /// Numbers in `distinct`, found by where the snapshot lies.
     by_place: HashTable<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Distinct {
+    /// The request that first has it.
+    first: u32,
+    /// Bytes of it as it travels.
+    data_len: usize,
 }
 
 /// A snapshot's bytes never move nor change: where they lie tells which one it is.
@@ -102,7 +116,7 @@ fn place(snapshot: &Snapshot) -> usize {
 }
 
 impl Snapshots {
-    fn collect(&mut self, requests: &[Request<'_>], mode: Mode) -> Result<(), AbortReason> {
+    fn collect(&mut self, requests: &[Request<'_>], format: Format) -> Result<(), AbortReason> {
         let Self { distinct, of_request, by_place } = self;
         distinct.clear();
         of_request.clear();
@@ -111,9 +125,11 @@ impl Snapshots {
         // Places are no foreign input: spreading their bits is enough.
         let hash =
             |place: usize| (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20);
-        let place_of = |first: u32| requests[first as usize].snapshot.as_ref().map_or(0, place);
+        let place_of = |distinct: Distinct| {
+            requests[distinct.first as usize].snapshot.as_ref().map_or(0, place)
+        };
         for (index, request) in requests.iter().enumerate() {
-            let snapshot = request.snapshot.as_ref().filter(|_| mode == Mode::Full);
+            let snapshot = request.snapshot.as_ref().filter(|_| format.mode == Mode::Full);
             let Some(snapshot) = snapshot else {
                 of_request.push(NONE);
                 continue;
@@ -126,7 +142,8 @@ impl Snapshots {
             }
             let number = distinct.len() as u32;
             distinct.try_reserve(1)?;
-            distinct.push(index as u32);
+            let data_len = snapshot_data(snapshot, format.hint_form)?.len();
+            distinct.push(Distinct { first: index as u32, data_len });
             let rehash = |number: &u32| hash(place_of(distinct[*number as usize]));
             by_place.try_reserve(1, rehash).map_err(|_| AbortReason::NoMemory)?;
             by_place.insert_unique(hash(place), number, rehash);
@@ -151,12 +168,16 @@ impl Encoded {
         batch: &'b Batch<'_>,
         form: HintForm,
     ) -> impl Iterator<Item = &'b [u8]> {
-        self.large.iter().map(move |part| match part {
-            Part::Body(index) => batch.requests()[*index as usize].body,
-            Part::Snapshot(index) => {
-                let snapshot = batch.requests()[*index as usize].snapshot.as_ref();
+        self.large.iter().map(move |part| {
+            let request = &batch.requests()[part.request as usize];
+            match part.what {
+                What::Body => request.body,
                 // Packed while encoding, so that no memory is asked for here.
-                snapshot.and_then(|snapshot| snapshot_data(snapshot, form).ok()).unwrap_or_default()
+                What::Snapshot => request
+                    .snapshot
+                    .as_ref()
+                    .and_then(|snapshot| snapshot_data(snapshot, form).ok())
+                    .unwrap_or_default(),
             }
         })
     }
@@ -172,28 +193,26 @@ pub fn encode(
     let Encoded { front, large, snapshots, .. } = &mut encoded;
     front.clear();
     large.clear();
-    snapshots.collect(requests, format.mode)?;
+    snapshots.collect(requests, format)?;
     let is_large = |len: usize| len >= format.large_from_bytes;
-    let snapshot_of = |first: u32| requests[first as usize].snapshot.as_ref();
+    let snapshot_of = |distinct: &Distinct| requests[distinct.first as usize].snapshot.as_ref();
 
     // The list of large parts comes first, so what is large has to be known first.
     let mut small_len = 0;
-    for first in &snapshots.distinct {
-        let Some(snapshot) = snapshot_of(*first) else { continue };
-        let len = snapshot_data(snapshot, format.hint_form)?.len();
-        if is_large(len) {
-            large.try_reserve(1)?;
-            large.push(Part::Snapshot(*first));
+    large.try_reserve(snapshots.distinct.len() + requests.len())?;
+    for distinct in &snapshots.distinct {
+        let Distinct { first, data_len } = *distinct;
+        if is_large(data_len) {
+            large.push(Part { what: What::Snapshot, request: first, len: data_len });
         } else {
-            small_len += len;
+            small_len += data_len;
         }
-        small_len += snapshot.index_len();
+        small_len += snapshot_of(distinct).map_or(0, Snapshot::index_len);
     }
     for (index, request) in requests.iter().enumerate() {
         let len = request.body.len();
         if is_large(len) {
-            large.try_reserve(1)?;
-            large.push(Part::Body(index as u32));
+            large.push(Part { what: What::Body, request: index as u32, len });
         } else {
             small_len += len;
         }
@@ -209,23 +228,20 @@ pub fn encode(
     front.resize(table_end, 0);
     put(front, entries_start - 4, &(snapshots.distinct.len() as u32).to_le_bytes());
 
-    let distinct = || snapshots.distinct.iter().filter_map(|first| snapshot_of(*first));
-    for (number, snapshot) in distinct().enumerate() {
-        let data_len = snapshot_data(snapshot, format.hint_form)?.len();
-        let packed = if format.hint_form == HintForm::Packed { FLAG_PACKED } else { 0 };
-        let flags = packed | if is_large(data_len) { FLAG_LARGE } else { 0 };
-        let at = entries_start + ENTRY_BYTES * number;
-        let at = put(front, at, &(snapshot.json().len() as u32).to_le_bytes());
-        let at = put(front, at, &(data_len as u32).to_le_bytes());
-        let at = put(front, at, &(snapshot.index_len() as u32).to_le_bytes());
-        put(front, at, &flags.to_le_bytes());
+    let packed = if format.hint_form == HintForm::Packed { FLAG_PACKED } else { 0 };
+    let mut at = entries_start;
+    for distinct in &snapshots.distinct {
+        let Some(snapshot) = snapshot_of(distinct) else { continue };
+        let flags = packed | if is_large(distinct.data_len) { FLAG_LARGE } else { 0 };
+        at = put(front, at, &(snapshot.json().len() as u32).to_le_bytes());
+        at = put(front, at, &(distinct.data_len as u32).to_le_bytes());
+        at = put(front, at, &(snapshot.index_len() as u32).to_le_bytes());
+        at = put(front, at, &flags.to_le_bytes());
         snapshot.write_index(front)?;
     }
-    for snapshot in distinct() {
-        let data = snapshot_data(snapshot, format.hint_form)?;
-        if !is_large(data.len()) {
-            front.extend_from_slice(data);
-        }
+    for distinct in snapshots.distinct.iter().filter(|distinct| !is_large(distinct.data_len)) {
+        let Some(snapshot) = snapshot_of(distinct) else { continue };
+        front.extend_from_slice(snapshot_data(snapshot, format.hint_form)?);
     }
     for (index, request) in requests.iter().enumerate() {
         let plan = plan_that_travels(request, format.mode).map(Plan::to_bytes).transpose()?;
@@ -251,34 +267,33 @@ pub fn encode(
             front.extend_from_slice(request.body);
         }
     }
-    encoded.seal(batch, format)
+    encoded.seal(requests.len())
 }
 
 impl Encoded {
     /// Fills in the list of large parts, and the lengths and checksums for the header.
-    fn seal(mut self, batch: &Batch<'_>, format: Format) -> Result<Self, AbortReason> {
-        let mut front = std::mem::take(&mut self.front);
+    fn seal(mut self, request_count: usize) -> Result<Self, AbortReason> {
+        let front = &mut self.front;
         let mut payload_len = front.len();
         let mut at = 0;
-        for part in self.large_parts(batch, format.hint_form) {
-            at = put(&mut front, at, &(part.len() as u64).to_le_bytes());
+        for part in &self.large {
+            at = put(front, at, &(part.len as u64).to_le_bytes());
             // No overflow: at most 2 * MAX_REQUESTS parts of at most MAX_BODY_BYTES.
-            payload_len += part.len();
+            payload_len += part.len;
         }
         if payload_len > MAX_PAYLOAD_BYTES {
             return Err(AbortReason::Limit);
         }
         let lengths_checksum = XxHash3_64::oneshot(&front[..at]);
-        let front_checksum = XxHash3_64::oneshot(&front);
+        let front_checksum = XxHash3_64::oneshot(front);
         self.lengths = Lengths {
-            request_count: batch.requests().len(),
+            request_count,
             large_count: self.large.len(),
             front_len: front.len(),
             payload_len,
             front_checksum,
             lengths_checksum,
         };
-        self.front = front;
         Ok(self)
     }
 }
@@ -401,12 +416,12 @@ pub fn decode(
     let mut small =
         Small { end: lengths.front_len - tables.data.remaining(), limit: lengths.front_len };
     let snapshots = snapshots(&tables, &payload, &mut small, &mut large, pool)?;
-    let requests = requests(&tables, &snapshots, &payload, &mut small, &mut large)?;
+    let requests = requests(&tables, snapshots.len(), &payload, &mut small, &mut large)?;
     if large.lengths.next().is_some() || large.end != payload.len() || small.end != small.limit {
         return Err(FrameError::Damaged("bytes that belong to no request"));
     }
     drop(large);
-    Ok(ReceivedBatch { payload, requests })
+    Ok(ReceivedBatch { payload, snapshots, requests })
 }
 
 const CUT: FrameError = FrameError::Damaged("front ends too early");
@@ -561,7 +576,7 @@ fn snapshots(
 
 fn requests(
     tables: &Tables<'_>,
-    snapshots: &[Snapshot],
+    snapshot_count: usize,
     payload: &Bytes,
     small: &mut Small,
     large: &mut Large<impl Iterator<Item = usize>>,
@@ -577,12 +592,8 @@ fn requests(
             body: 0..0,
             snapshot: match record.snapshot {
                 NONE => None,
-                number => Some(
-                    snapshots
-                        .get(number as usize)
-                        .ok_or(FrameError::Damaged("number of a snapshot"))?
-                        .clone(),
-                ),
+                number if (number as usize) < snapshot_count => Some(number),
+                _ => return Err(FrameError::Damaged("number of a snapshot")),
             },
             parent: parent(record.parent, index)?,
             plan: plan(&record, plan_bytes)?,

@@ -445,17 +445,13 @@ impl Rounds {
             return Ok(None);
         }
         let mut checksum = PartsChecksum::new(lengths);
-        let mut large = large;
-        let is_stream = self.is_stream();
-        for large_len in frame::large_lengths(list) {
-            let (part, behind) = std::mem::take(&mut large).split_at_mut(large_len);
-            large = behind;
-            if is_stream {
-                for piece in part.chunks_mut(PIECE_BYTES) {
-                    self.take_message(piece)?;
-                    checksum.add_piece(piece);
-                }
-            } else {
+        if self.is_stream() {
+            self.take_stream(list, large, &mut checksum)?;
+        } else {
+            let mut large = large;
+            for large_len in frame::large_lengths(list) {
+                let (part, behind) = std::mem::take(&mut large).split_at_mut(large_len);
+                large = behind;
                 let mut chunks = part.chunks_mut(self.settings.chunk_bytes);
                 chunks.try_for_each(|chunk| self.take_message(chunk))?;
                 checksum.add(part);
@@ -464,6 +460,32 @@ impl Rounds {
         let mut sent = [0; PARTS_CHECKSUM_BYTES];
         self.take_message(&mut sent)?;
         Ok(Some((checksum, sent)))
+    }
+
+    /// Large parts that come as a stream: taken as many bytes at once as stay near the processor until
+    /// they are hashed, whatever parts they belong to.
+    fn take_stream(
+        &mut self,
+        list: &[u8],
+        large: &mut [u8],
+        checksum: &mut PartsChecksum,
+    ) -> Result<(), RoundError> {
+        let (mut taken, mut hashed) = (0, 0);
+        for large_len in frame::large_lengths(list) {
+            let part_end = hashed + large_len;
+            while hashed < part_end {
+                let piece_end = part_end.min(hashed + PIECE_BYTES);
+                if taken < piece_end {
+                    // At least the piece: no less was taken than was hashed.
+                    let end = large.len().min(taken + PIECE_BYTES);
+                    self.take_message(&mut large[taken..end])?;
+                    taken = end;
+                }
+                checksum.add_piece(&large[hashed..piece_end]);
+                hashed = piece_end;
+            }
+        }
+        Ok(())
     }
 
     /// Whether messages are one stream of bytes for all that get them: they are cut as suits each side.

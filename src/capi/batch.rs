@@ -20,8 +20,8 @@ use crate::poison::Poisonable;
 /// What a batch handle holds.
 pub struct BatchObject {
     pub(super) requests: Requests,
-    /// The requests' plans as objects that C callers can look at; boxed, so that they stay in place
-    /// while requests are added.
+    /// The requests' plans as objects that C callers can look at, up to the last that has one; boxed,
+    /// so that they stay in place while requests are added.
     plans: Vec<Option<Box<Guarded<Plan>>>>,
 }
 
@@ -40,10 +40,9 @@ impl BatchObject {
     /// What a rank received, for its caller.
     pub(super) fn received(batch: ReceivedBatch) -> Result<Guarded<Self>, TryReserveError> {
         let mut plans = Vec::new();
-        plans.try_reserve_exact(batch.len())?;
-        plans.extend(
-            (0..batch.len()).map(|index| object_of(batch.get(index).and_then(|view| view.plan))),
-        );
+        for index in 0..batch.len() {
+            keep_plan(&mut plans, index, batch.get(index).and_then(|view| view.plan))?;
+        }
         Ok(Guarded::new(Self { requests: Requests::Received(batch), plans }))
     }
 
@@ -59,16 +58,26 @@ impl BatchObject {
 
     fn add(&mut self, request: Request<'static>) -> CallResult {
         let Requests::Given(batch) = &mut self.requests else { return Err(KVH_ERR_STATE) };
-        self.plans.try_reserve(1)?;
-        let plan = object_of(request.plan.as_deref());
-        batch.add(request)?;
-        self.plans.push(plan);
-        Ok(())
+        let index = batch.requests().len();
+        keep_plan(&mut self.plans, index, request.plan.as_deref())?;
+        batch.add(request).map_err(|error| {
+            self.plans.truncate(index);
+            error.into()
+        })
     }
 }
 
-fn object_of(plan: Option<&Plan>) -> Option<Box<Guarded<Plan>>> {
-    plan.map(|plan| Box::new(Guarded::new(plan.clone())))
+/// Keeps the plan of the request at `index`, behind those of the requests before it.
+fn keep_plan(
+    plans: &mut Vec<Option<Box<Guarded<Plan>>>>,
+    index: usize,
+    plan: Option<&Plan>,
+) -> Result<(), TryReserveError> {
+    let Some(plan) = plan else { return Ok(()) };
+    plans.try_reserve(index + 1 - plans.len())?;
+    plans.resize_with(index, || None);
+    plans.push(Some(Box::new(Guarded::new(plan.clone()))));
+    Ok(())
 }
 
 /// The requests of one broadcast round, in order. Made by the caller on rank 0, by kvh_broadcast on

@@ -230,6 +230,7 @@ impl Window {
         unsafe { self.base.add(LINE_BYTES * lines(self.node_size)) }
     }
 
+    #[inline]
     fn copy_in(&self, piece: &[u8]) {
         let (at, fits) = self.ring_at_position();
         let (first, second) = piece.split_at(piece.len().min(fits));
@@ -237,14 +238,14 @@ impl Window {
         // at them: all have read what stood there, and the new bytes are not announced yet.
         unsafe {
             std::ptr::copy_nonoverlapping(first.as_ptr(), at.as_ptr(), first.len());
-            std::ptr::copy_nonoverlapping(
-                second.as_ptr(),
-                self.ring_start().as_ptr(),
-                second.len(),
-            );
+            if !second.is_empty() {
+                let start = self.ring_start();
+                std::ptr::copy_nonoverlapping(second.as_ptr(), start.as_ptr(), second.len());
+            }
         }
     }
 
+    #[inline]
     fn copy_out(&self, piece: &mut [u8]) {
         let (at, fits) = self.ring_at_position();
         let first_len = piece.len().min(fits);
@@ -253,11 +254,10 @@ impl Window {
         // before this rank says that it has read them.
         unsafe {
             std::ptr::copy_nonoverlapping(at.as_ptr(), first.as_mut_ptr(), first.len());
-            std::ptr::copy_nonoverlapping(
-                self.ring_start().as_ptr(),
-                second.as_mut_ptr(),
-                second.len(),
-            );
+            if !second.is_empty() {
+                let start = self.ring_start();
+                std::ptr::copy_nonoverlapping(start.as_ptr(), second.as_mut_ptr(), second.len());
+            }
         }
     }
 }

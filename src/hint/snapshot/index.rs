@@ -40,18 +40,31 @@ impl Snapshot {
         let data = &*self.0;
         out.try_reserve(self.index_len())?;
         // No number here passes CANONICAL_MAX_BYTES.
-        out.extend_from_slice(&(data.json.len() as u32).to_le_bytes());
-        write_text(data.message_id, out);
-        write_span(data.actions_json, out);
-        out.extend_from_slice(&(data.unescaped.len() as u32).to_le_bytes());
-        out.extend_from_slice(&(data.action_count() as u32).to_le_bytes());
+        let head: [u32; HEAD_BYTES / 4] = [
+            data.json.len() as u32,
+            data.message_id.0.start(),
+            data.message_id.0.end(),
+            data.actions_json.start(),
+            data.actions_json.end(),
+            data.unescaped.len() as u32,
+            data.action_count() as u32,
+        ];
+        write_numbers::<HEAD_BYTES>(&head, out);
         out.extend_from_slice(&data.unescaped);
         for action in data.actions() {
-            write_text(action.id, out);
-            write_text(action.action_type, out);
-            write_text(action.version, out);
-            write_span(action.payload, out);
-            write_span(action.json, out);
+            let TextSpan(id) = action.id;
+            let TextSpan(action_type) = action.action_type;
+            let TextSpan(version) = action.version;
+            let spans = [id, action_type, version, action.payload, action.json];
+            let numbers: [u32; ACTION_BYTES / 4] = std::array::from_fn(|index| {
+                let span = spans[index / 2];
+                if index % 2 == 0 {
+                    span.start()
+                } else {
+                    span.end()
+                }
+            });
+            write_numbers::<ACTION_BYTES>(&numbers, out);
         }
         Ok(())
     }
@@ -71,67 +84,86 @@ impl Snapshot {
         if reader.remaining() != action_count.saturating_mul(ACTION_BYTES) {
             return Err(SnapshotError::Damaged);
         }
-        let mut data = SnapshotData {
-            json,
-            packed: OnceLock::new(),
-            unescaped: copied(unescaped)?,
-            message_id,
-            actions_json,
-            first_action: None,
-            later_actions: Vec::new(),
-            poison: Poison::default(),
-        };
-        data.first_action = read_action(&mut reader);
-        data.later_actions.try_reserve_exact(action_count.saturating_sub(1))?;
+        let first_action = read_action(&mut reader);
+        let mut later_actions = Vec::new();
+        later_actions.try_reserve_exact(action_count.saturating_sub(1))?;
         while let Some(action) = read_action(&mut reader) {
-            data.later_actions.push(action);
+            later_actions.push(action);
         }
-        if !data.is_consistent() {
+        let texts = Texts { json: &json, unescaped };
+        let actions = first_action.iter().chain(&later_actions);
+        if !texts.are_consistent(message_id, actions_json, actions) {
             return Err(SnapshotError::Damaged);
         }
-        Ok(Self(Arc::new(data)))
+        let unescaped = copied(unescaped)?;
+        Ok(Self(Arc::new(SnapshotData {
+            json,
+            packed: OnceLock::new(),
+            unescaped,
+            message_id,
+            actions_json,
+            first_action,
+            later_actions,
+            poison: Poison::default(),
+        })))
     }
 }
 
-impl SnapshotData {
+/// Where the parts of a snapshot lie, or do not.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    json: &'a [u8],
+    unescaped: &'a [u8],
+}
+
+impl Texts<'_> {
     /// Everything that the accessors rely on.
-    fn is_consistent(&self) -> bool {
+    fn are_consistent<'a>(
+        self,
+        message_id: TextSpan,
+        actions_json: Span,
+        actions: impl Iterator<Item = &'a ActionEntry>,
+    ) -> bool {
         let text_len = self.json.len() as u32;
-        let actions = self.actions_json;
-        let message_id = self.message_id;
-        let beside_actions = message_id.span().end() <= actions.start()
-            || message_id.span().start() >= actions.end();
-        if !is_inside(actions, 0, text_len)
+        let beside_actions = message_id.span().end() <= actions_json.start()
+            || message_id.span().start() >= actions_json.end();
+        if !is_inside(actions_json, 0, text_len)
             || !(message_id.is_unescaped() || beside_actions)
             || !self.is_text(message_id, 0, text_len)
         {
             return false;
         }
-        let mut free_from = actions.start();
-        self.actions().all(|action| {
+        let mut free_from = actions_json.start();
+        for action in actions {
             let (start, end) = (action.json.start(), action.json.end());
-            let holds = is_inside(action.json, free_from, actions.end())
+            let holds = is_inside(action.json, free_from, actions_json.end())
                 && is_inside(action.payload, start, end)
-                && [action.id, action.action_type, action.version]
-                    .into_iter()
-                    .all(|text| self.is_text(text, start, end));
+                && self.is_text(action.id, start, end)
+                && self.is_text(action.action_type, start, end)
+                && self.is_text(action.version, start, end);
+            if !holds {
+                return false;
+            }
             free_from = end;
-            holds
-        })
+        }
+        true
     }
 
     /// Whether it lies between `start` and `end`, or among the unescaped texts, and is UTF-8.
-    fn is_text(&self, text: TextSpan, start: u32, end: u32) -> bool {
-        let (from, start, end): (&[u8], _, _) = if text.is_unescaped() {
-            (&self.unescaped, 0, self.unescaped.len() as u32)
+    #[inline]
+    fn is_text(self, text: TextSpan, start: u32, end: u32) -> bool {
+        let (from, start, end) = if text.is_unescaped() {
+            (self.unescaped, 0, self.unescaped.len() as u32)
         } else {
-            (&self.json, start, end)
+            (self.json, start, end)
         };
-        is_inside(text.span(), start, end)
-            && std::str::from_utf8(&from[text.span().range()]).is_ok()
+        // Short and ASCII, as a rule, which takes a comparison or two.
+        let is_utf8 = |bytes: &[u8]| bytes.is_ascii() || std::str::from_utf8(bytes).is_ok();
+        is_inside(text.span(), start, end) && from.get(text.span().range()).is_some_and(is_utf8)
     }
 }
 
+#[inline]
 fn is_inside(span: Span, start: u32, end: u32) -> bool {
     start <= span.start() && span.start() <= span.end() && span.end() <= end
 }
@@ -143,13 +175,13 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-fn write_span(span: Span, out: &mut Vec<u8>) {
-    out.extend_from_slice(&span.start().to_le_bytes());
-    out.extend_from_slice(&span.end().to_le_bytes());
-}
-
-fn write_text(text: TextSpan, out: &mut Vec<u8>) {
-    write_span(text.0, out);
+/// Appends little-endian numbers, `BYTES` of them in all, at once.
+fn write_numbers<const BYTES: usize>(numbers: &[u32], out: &mut Vec<u8>) {
+    let mut bytes = [0; BYTES];
+    for (place, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&bytes);
 }
 
 type Head<'a> = (TextSpan, Span, usize, &'a [u8]);
