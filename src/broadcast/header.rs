@@ -13,7 +13,7 @@
 //!
 //! Guards: nothing in it is believed before its checksum, and no length before its bound.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::limits::{MAX_PAYLOAD_BYTES, MAX_REQUESTS};
 use crate::wire::{put, Reader};
@@ -124,7 +124,7 @@ impl Header {
         let at = put(&mut bytes, at, &lengths.front_checksum.to_le_bytes());
         let at = put(&mut bytes, at, &lengths.lengths_checksum.to_le_bytes());
         let at = put(&mut bytes, at, &self.round.to_le_bytes());
-        let checksum = xxh3_64(&bytes[..at]);
+        let checksum = XxHash3_64::oneshot(&bytes[..at]);
         put(&mut bytes, at, &checksum.to_le_bytes());
         bytes
     }
@@ -155,7 +155,7 @@ impl Header {
             lengths_checksum: reader.u64()?,
         };
         let round = reader.u64()?;
-        if reader.u64()? != xxh3_64(&bytes[..CHECKED_BYTES]) {
+        if reader.u64()? != XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]) {
             return None;
         }
         let kind = match kind {

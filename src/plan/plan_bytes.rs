@@ -16,7 +16,7 @@
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::decision::{NamedFetch, Plan, Refusal};
 use super::{Endpoint, MAX_BLOCKS, MAX_NAME_BYTES};
@@ -82,7 +82,7 @@ impl Plan {
             }
             Self::NamedFetch(fetch) => write_fetch(&mut bytes, fetch),
         }
-        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&XxHash3_64::oneshot(&bytes).to_le_bytes());
         Ok(bytes)
     }
 
@@ -97,7 +97,7 @@ impl Plan {
         }
         let (body, checksum) =
             bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(PlanBytesError::NotAPlan)?;
-        if u64::from_le_bytes(*checksum) != xxh3_64(body) {
+        if u64::from_le_bytes(*checksum) != XxHash3_64::oneshot(body) {
             return Err(PlanBytesError::Damaged);
         }
         let (head, rest) =

@@ -298,7 +298,7 @@ pub fn digest(cache: &CacheLayout, parallel: &ParallelLayout) -> u64 {
     let mut encoded = Vec::new();
     cache.encode(&mut encoded);
     parallel.encode(&mut encoded);
-    xxhash_rust::xxh3::xxh3_64(&encoded)
+    twox_hash::XxHash3_64::oneshot(&encoded)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 
 use std::collections::TryReserveError;
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::layout::{CacheLayout, ParallelLayout};
 use super::wire::{self, Reader, WireError};
@@ -137,7 +137,7 @@ impl State {
                 value.extend_from_slice(&rank.block_bytes.to_le_bytes());
             });
         }
-        let checksum = xxh3_64(&out);
+        let checksum = XxHash3_64::oneshot(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
         debug_assert!(out.len() <= self.encoded_max_bytes(), "the bound is one");
         Ok(out)
@@ -168,7 +168,7 @@ impl State {
             return Err(WireError::OtherMajor { found: major, ours: MAJOR });
         }
         let (body, checksum) = bytes.split_last_chunk::<8>().ok_or(WireError::Truncated)?;
-        if xxh3_64(body) != u64::from_le_bytes(*checksum) {
+        if XxHash3_64::oneshot(body) != u64::from_le_bytes(*checksum) {
             return Err(WireError::Checksum);
         }
         let fields = body.get(MARK.len() + 2..).ok_or(WireError::Truncated)?;
@@ -325,7 +325,7 @@ pub(crate) mod tests {
     }
 
     fn with_checksum(mut body: Vec<u8>) -> Vec<u8> {
-        body.extend_from_slice(&xxh3_64(&body).to_le_bytes());
+        body.extend_from_slice(&XxHash3_64::oneshot(&body).to_le_bytes());
         body
     }
 
