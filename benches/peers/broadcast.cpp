@@ -201,25 +201,52 @@ void read_batch(const kvh_batch_t *batch, const Workload &workload, bool decided
   }
 }
 
-// How the library is used.
-enum class Way { full, decided, messages };
+// How the library is used: by its defaults, but for what is named.
+struct Way {
+  const char *name;
+  uint32_t mode = KVH_BROADCAST_FULL, node_window = KVH_NODE_WINDOW_ON, hint_form = KVH_HINT_FORM_TEXT;
+  uint32_t first_message_bytes = 64, pipeline_sends = KVH_PIPELINE_SYNCHRONOUS;
+};
+
+constexpr Way full{"kvhints"};
+constexpr Way decided{"kvhints-decided", KVH_BROADCAST_DECIDED};
+constexpr Way messages{"kvhints-messages", KVH_BROADCAST_FULL, KVH_NODE_WINDOW_OFF};
+
+// What the defaults were chosen among.
+const std::vector<Way> ways_among_ranks{
+    full,
+    {"kvhints-packed", full.mode, full.node_window, KVH_HINT_FORM_PACKED},
+    {"kvhints-4096", full.mode, full.node_window, full.hint_form, 4096},
+    messages,
+    {"kvhints-messages-packed", full.mode, messages.node_window, KVH_HINT_FORM_PACKED},
+    {"kvhints-messages-4096", full.mode, messages.node_window, full.hint_form, 4096},
+};
+const std::vector<Way> ways_along_stages{
+    full,
+    {"kvhints-packed", full.mode, full.node_window, KVH_HINT_FORM_PACKED},
+    {"kvhints-4096", full.mode, full.node_window, full.hint_form, 4096},
+    {"kvhints-async", full.mode, full.node_window, full.hint_form, 64, KVH_PIPELINE_ASYNCHRONOUS},
+};
 
 System library(const Workload &workload, bool pipeline, Way way) {
-  const bool decided = way == Way::decided;
+  const bool decided = way.mode == KVH_BROADCAST_DECIDED;
   kvh_context_t *context = nullptr;
   must(kvh_context_create(nullptr, &context) == KVH_OK, "a context");
   kvh_communicator_params_t params{};
   params.struct_size = sizeof params;
   params.pipeline_size = pipeline ? 2 : 1;
-  params.mode = decided ? KVH_BROADCAST_DECIDED : KVH_BROADCAST_FULL;
-  params.node_window = way == Way::messages ? KVH_NODE_WINDOW_OFF : KVH_NODE_WINDOW_ON;
+  params.mode = way.mode;
+  params.node_window = way.node_window;
+  params.hint_form = way.hint_form;
+  params.first_message_bytes = way.first_message_bytes;
+  params.pipeline_sends = way.pipeline_sends;
   kvh_communicator_t *communicator = nullptr;
   must(kvh_communicator_create_mpi(context, &params, MPI_Comm_c2f(MPI_COMM_WORLD), &communicator, nullptr) == KVH_OK,
        "a communicator");
   auto bodies = std::make_shared<std::vector<std::vector<uint8_t>>>(workload.bodies);
   auto snapshots = std::make_shared<std::vector<kvh_snapshot_t *>>();
   System system;
-  system.name = decided ? "kvhints-decided" : way == Way::messages ? "kvhints-messages" : "kvhints";
+  system.name = way.name;
   const auto release = [=] {
     for (kvh_snapshot_t *snapshot : *snapshots) kvh_snapshot_release(snapshot);
     snapshots->clear();
@@ -282,7 +309,7 @@ double percentile(std::vector<double> values, double part) {
 
 void trial(const Case &given, System &system) {
   const auto step = [&] { rank == 0 ? system.give() : system.take(); };
-  const bool delivered = given.kind == "delivered";
+  const bool delivered = given.kind != "offered";
   const auto renew = [&] {
     if (rank == 0) system.renew();
   };
@@ -348,13 +375,19 @@ int main(int argc, char **argv) {
       given.hint_kib = hint_kib;
       const Workload workload(given);
       const bool pipeline = given.topology == "pp";
+      std::vector<std::function<System()>> systems;
+      const auto use = [&](Way way) { systems.push_back([&, way] { return library(workload, pipeline, way); }); };
+      if (given.kind == "ways") {
+        for (const Way &way : pipeline ? ways_along_stages : ways_among_ranks) use(way);
+      } else {
+        use(full);
+        systems.push_back([&] { return raw_mpi(workload, pipeline, false); });
+        use(decided);
+        use(messages);
+        systems.push_back([&] { return raw_mpi(workload, pipeline, true); });
+      }
       // In turn: what else runs on the machine meets all alike.
-      for (const auto &make : std::vector<std::function<System()>>{
-               [&] { return library(workload, pipeline, Way::full); },
-               [&] { return raw_mpi(workload, pipeline, false); },
-               [&] { return library(workload, pipeline, Way::decided); },
-               [&] { return library(workload, pipeline, Way::messages); },
-               [&] { return raw_mpi(workload, pipeline, true); }}) {
+      for (const auto &make : systems) {
         System system = make();
         trial(given, system);
       }

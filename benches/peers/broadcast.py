@@ -189,6 +189,8 @@ with open(sys.argv[1], encoding="ascii") as cases:
         if line.startswith("#") or not line.strip():
             continue
         kind, table, topology, *numbers = line.split()
+        if kind == "ways":
+            continue
         tokens, batch, rate, broadcasts = map(int, numbers)
         for hint_kib in (0, 1, 64):
             trial(kind, table, topology, tokens, batch, rate, broadcasts, hint_kib)

@@ -57,6 +57,26 @@ def call_table(cells):
     return drawn
 
 
+WAYS = {
+    "tp": ("Among ranks of one node", {"kvhints": "defaults", "kvhints-packed": "hints packed", "kvhints-4096": "first message 4 KiB", "kvhints-messages": "no node window", "kvhints-messages-packed": "no window, packed", "kvhints-messages-4096": "no window, first message 4 KiB"}),
+    "pp": ("Along two pipeline stages", {"kvhints": "defaults", "kvhints-packed": "hints packed", "kvhints-4096": "first message 4 KiB", "kvhints-async": "asynchronous sends"}),
+}
+
+
+def ways_tables(cells):
+    """What the defaults were chosen among."""
+    print("## Ways, delivered\n")
+    print("p50 in microseconds, as above.\n")
+    for topology, (title, names) in WAYS.items():
+        print(f"{title}:\n")
+        print("| batch | hint KiB | " + " | ".join(names.values()) + " |")
+        print("|---" * (len(names) + 2) + "|")
+        for key in [key for key in cells if key[:2] == ("kvhints", "ways") and key[3] == topology]:
+            values = (short(cells[(system, *key[1:])]["p50"]) for system in names)
+            print(f"| {key[5]} | {key[7]} | " + " | ".join(values) + " |")
+        print()
+
+
 def offered_tables(cells):
     """The columns of the published measurements of the Python executor's broadcast."""
     for table, title in TITLES.items():
@@ -111,6 +131,7 @@ def main():
     sys.stdout.write(sys.stdin.read())
     print(f"\nMedians of {min(counts)} trials, the systems in turn within each.\n")
     draw(sys.argv[2], call_table(cells))
+    ways_tables(cells)
     offered_tables(cells)
 
 
