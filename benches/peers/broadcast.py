@@ -1,6 +1,6 @@
 """Broadcast as Python executors do it: requests and the attributes that Python keeps beside them are
 pickled on rank 0, a header and the pickle are broadcast with mpi4py in chunks of 4 MiB (with two
-pipeline stages: sent), and unpickled by all ranks. One trial of every case that concerns it.
+pipeline stages: sent), and unpickled by all ranks, rank 0 among them. One trial of every case that concerns it.
 
     mpirun -n 2 python3 broadcast.py CASES_FILE     the same lines as broadcast.cpp prints
 """
@@ -25,7 +25,15 @@ rank = world.Get_rank()
 class Request:
     """A request whose state is one blob, as a native executor's request is."""
 
-    __slots__ = ("tokens", "py_kv_hints", "py_scheduling_params", "py_multimodal_data")
+    __slots__ = (
+        "tokens",
+        "py_logits_post_processors",
+        "py_multimodal_data",
+        "py_scheduling_params",
+        "py_num_logprobs",
+        "py_disaggregated_params",
+        "py_kv_hints",
+    )
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -59,7 +67,7 @@ class Hint:
         return Hint, (self.json,)
 
 
-ATTRIBUTES = ("py_scheduling_params", "py_multimodal_data", "py_kv_hints")
+ATTRIBUTES = Request.__slots__[1:]
 
 
 def collect(items):
@@ -100,6 +108,8 @@ def give(items, pipeline):
     view = memoryview(pickled)
     for at in range(0, len(pickled), CHUNK_BYTES):
         give_message([view[at : at + CHUNK_BYTES], MPI.BYTE], pipeline)
+    # What rank 0 goes on with is what the others got.
+    attach(*pickle.loads(view))
     return len(pickled)
 
 
