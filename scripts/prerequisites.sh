@@ -71,6 +71,20 @@ need_python_packages() {
     done
 }
 
+# need_promtool: Prometheus' checker of rules and metrics, in build/promtool. It is taken out of Debian's
+# package, which is not installed: its server must not start on whoever's machine this is. Where it cannot
+# be had, the test that uses it is skipped and says so.
+need_promtool() {
+    [ ! -x build/promtool/promtool ] && ! command -v promtool >/dev/null || return 0
+    mkdir -p build/promtool
+    (
+        cd build/promtool &&
+            { apt-get download -qq prometheus || { as_root apt-get update -qq && apt-get download -qq prometheus; }; } &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool &&
+            rm prometheus_*.deb
+    ) >&2 || echo "no promtool: the test that needs it is skipped" >&2
+}
+
 # What building and running needs: a compiler, cmake, an MPI (whose header is read with libclang), and
 # UCX to move blocks.
 build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
