@@ -91,6 +91,9 @@ build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclan
 # What the tests need on top.
 test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen"
 
+# What the benchmarks' peers need on top.
+bench_packages="libsimdjson-dev nlohmann-json3-dev ucx-utils"
+
 # Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels.
 test_python_packages="prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
 
