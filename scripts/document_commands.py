@@ -103,25 +103,27 @@ cargo run --release --locked --quiet -- plan --table "$work/TABLE.json" "$work/E
 TRACES = """
 printf '{"hash_ids": [0, 1, %d]}\\n' 2 3 4 >"$work/A.jsonl"
 cp "$work/A.jsonl" "$work/B.jsonl"
-KVHINTS_TRACES=$work/A.jsonl:$work/B.jsonl cargo test --locked --release --test trace_hits -- --nocapture
+unset CARGO_TARGET_DIR
+KVHINTS_TRACES=$work/A.jsonl:$work/B.jsonl cargo test --workspace --locked --test trace_hits -- --nocapture
+"""
+BROADCAST = """
+printf '%b\\ttp\\t256\\t1\\t0\\t20\\n' 'delivered\\tcall' 'offered\\ttp2-256' >"$work/cases.tsv"
+KVHINTS_BENCH_DRY=yes benches/broadcast.sh 1 "$work/cases.tsv"
 """
 # Of each fuzzer its corpus and a little more. It has a folder of its own beside it.
 FUZZ = "unset CARGO_TARGET_DIR; fuzz/run.sh 20000"
 NSYS = "nsys is NVIDIA's and no package of Debian; the test runs the demo under it where it is installed"
 
+# Those that are run here come in the order in which cargo builds least: its folder has the library in one
+# form at a time, with MPI, with the tests' dependencies, or as the plain build has it.
 ACCOUNTS = {
     "./check": Never("it is what runs this; .ci/run calls it"),
     "./check --long": Never("hours. Each of its parts has an account here"),
-    "./demo": Run("./demo"),
     "./demo --json": Part("demo", "./demo --json |"),
     "./demo --corrupt": Part("demo-corrupt", "./demo --corrupt"),
     "./demo --kill": Part("demo-kill", "./demo --json --kill"),
     "./demo --wires tcp": Part("demo", "./demo --json --wires tcp"),
-    "./demo --wires shm,tcp": Run("./demo --wires shm,tcp"),
     "cargo test --workspace": Part("rust-tests", "cargo test --workspace"),
-    "PROPTEST_RNG_SEED=$RANDOM cargo test --workspace": Run(
-        "unset CARGO_TARGET_DIR; PROPTEST_RNG_SEED=$RANDOM cargo test --workspace --locked --test admission_properties"
-    ),
     "cmake -S . -B build && cmake --build build && ctest --test-dir build": Part("cpp-tests", "ctest --test-dir build"),
     "cargo clippy --workspace --all-targets -- -D warnings": Part(
         "lint", "cargo clippy --workspace --all-targets --locked -- -D warnings"
@@ -137,30 +139,41 @@ ACCOUNTS = {
     ),
     "cargo doc --no-deps --document-private-items --open": Part("rustdoc", "--no-deps --document-private-items"),
     "scripts/reference.sh": Ctest("headers_reference"),
-    "cargo bench --bench nvtx_cost": Run("cargo bench --locked --bench nvtx_cost"),
-    "cargo bench --bench tree_cost": Run("cargo bench --locked --bench tree_cost"),
-    "scripts/demo_timeline.sh": Run('scripts/demo_timeline.sh "$work/timeline.svg"'),
     "scripts/profile_demo.sh": Ctest("nvtx_nsys_demo"),
     "nsys profile --trace=nvtx,osrt --output report ./engine": Never(NSYS, Ctest("nvtx_nsys_demo")),
     "nsys stats --report nvtx_sum report.nsys-rep": Never(NSYS, Ctest("nvtx_nsys_demo")),
-    "cmake -S . -B build-release -DKVHINTS_TESTS=OFF -DKVHINTS_EXAMPLES=OFF -DKVHINTS_MPI=AUTO": Run(INSTALL),
     "cmake --build build-release && cmake --install build-release --prefix DIR": Ctest("install_consumer"),
-    "PKG_CONFIG_PATH=DIR/lib/pkgconfig pkg-config --cflags --libs kvhints": Run(PKG_CONFIG),
     "cargo build --release": Part("plain-build", "cargo build --release"),
-    "cargo run -- explain HINT.json": Run(EXPLAIN),
-    # 1: it would run without a hint, for this one asks for nothing.
-    "cargo run -- plan --table TABLE.json ENVELOPE.json": Run(PLAN, statuses=(1,)),
-    "cargo run -- --help": Run("cargo run --release --locked --quiet -- --help"),
-    "pip install ./python": Run(PIP),
     "KVHINTS_LIBRARY=$PWD/build/lib/libkvhints.so PYTHONPATH=python python3 -m unittest discover -s python/tests": Part(
         "python-tests", "KVHINTS_LIBRARY=$PWD/build/lib/libkvhints.so PYTHONPATH=python python3 -m unittest discover"
     ),
     "scripts/ucx_versions.sh": Long("ucx-versions", "scripts/ucx_versions.sh", Part("ucx-versions", "--wheel-only")),
     "cargo run --release --manifest-path loom/Cargo.toml": Part("model-check", "--manifest-path loom/Cargo.toml"),
-    "KVHINTS_TRACES=A.jsonl:B.jsonl cargo test --release --test trace_hits -- --nocapture": Run(TRACES),
     "python3 scripts/compile_kernels.py": Part("kernels", "python3 scripts/compile_kernels.py"),
     "scripts/compile_kernels.py": Part("kernels", "scripts/compile_kernels.py --check"),
     "scripts/compile_kernels.py --check": Part("kernels", "scripts/compile_kernels.py --check"),
+    "scripts/process_faults.sh": Long(
+        "process-faults", "scripts/process_faults.sh", Part("rust-tests", "cargo test --workspace")
+    ),
+    "scripts/sanitize.sh": Long("sanitize", "scripts/sanitize.sh"),
+    # With MPI, as ./check has built it.
+    "./demo": Run("./demo"),
+    "./demo --wires shm,tcp": Run("./demo --wires shm,tcp"),
+    "scripts/demo_timeline.sh": Run('scripts/demo_timeline.sh "$work/timeline.svg"'),
+    "cmake -S . -B build-release -DKVHINTS_TESTS=OFF -DKVHINTS_EXAMPLES=OFF -DKVHINTS_MPI=AUTO": Run(INSTALL),
+    "PKG_CONFIG_PATH=DIR/lib/pkgconfig pkg-config --cflags --libs kvhints": Run(PKG_CONFIG),
+    "pip install ./python": Run(PIP),
+    "benches/broadcast.sh": Long("bench-broadcast", "benches/broadcast.sh", Run(BROADCAST)),
+    # In folders of their own.
+    "PROPTEST_RNG_SEED=$RANDOM cargo test --workspace": Run(
+        "unset CARGO_TARGET_DIR; PROPTEST_RNG_SEED=$RANDOM cargo test --workspace --locked --test admission_properties"
+    ),
+    "KVHINTS_TRACES=A.jsonl:B.jsonl cargo test --release --test trace_hits -- --nocapture": Run(TRACES),
+    "fuzz/run.sh 10000000": Long("fuzz", "fuzz/run.sh 10000000", Run(FUZZ)),
+    "fuzz/run.sh 60s": Run("unset CARGO_TARGET_DIR; fuzz/run.sh 5s frame"),
+    # With the tests' dependencies.
+    "cargo bench --bench nvtx_cost": Run("cargo bench --locked --bench nvtx_cost"),
+    "cargo bench --bench tree_cost": Run("cargo bench --locked --bench tree_cost"),
     # Where there is no CUDA device it says so and ends with 77.
     "scripts/gpu_check": Run("scripts/gpu_check", statuses=(0, 77)),
     "scripts/simulate.sh SEEDS [FIRST]": Long(
@@ -169,16 +182,21 @@ ACCOUNTS = {
     "scripts/simulation_controls.py": Long(
         "simulation-controls", "scripts/simulation_controls.py", Run("scripts/simulation_controls.py --apply-only")
     ),
-    "fuzz/run.sh 10000000": Long("fuzz", "fuzz/run.sh 10000000", Run(FUZZ)),
-    "fuzz/run.sh 60s": Run("unset CARGO_TARGET_DIR; fuzz/run.sh 5s frame"),
-    "scripts/process_faults.sh": Long(
-        "process-faults", "scripts/process_faults.sh", Part("rust-tests", "cargo test --workspace")
+    "benches/reuse.sh": Long("bench-reuse", "benches/reuse.sh", Run("KVHINTS_BENCH_DRY=yes benches/reuse.sh 5")),
+    # Without NIXL, which is large.
+    "benches/transfer.sh": Long(
+        "bench-transfer",
+        "benches/transfer.sh",
+        Run("KVHINTS_BENCH_DRY=yes KVHINTS_NIXL_PYTHON=$(command -v python3) benches/transfer.sh 1 1"),
     ),
-    "scripts/sanitize.sh": Long("sanitize", "scripts/sanitize.sh"),
-    "benches/admission.sh": Long("bench-admission", "benches/admission.sh"),
-    "benches/broadcast.sh": Long("bench-broadcast", "benches/broadcast.sh"),
-    "benches/reuse.sh": Long("bench-reuse", "benches/reuse.sh"),
-    "benches/transfer.sh": Long("bench-transfer", "benches/transfer.sh"),
+    # Plain.
+    "cargo run -- explain HINT.json": Run(EXPLAIN),
+    # 1: it would run without a hint, for this one asks for nothing.
+    "cargo run -- plan --table TABLE.json ENVELOPE.json": Run(PLAN, statuses=(1,)),
+    "cargo run -- --help": Run("cargo run --release --locked --quiet -- --help"),
+    "benches/admission.sh": Long(
+        "bench-admission", "benches/admission.sh", Run("KVHINTS_BENCH_DRY=yes benches/admission.sh 5")
+    ),
 }
 
 

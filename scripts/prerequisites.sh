@@ -88,11 +88,8 @@ need_promtool() {
 # What building and running needs: a compiler, cmake, an MPI (whose header is read with libclang), and
 # UCX to move blocks.
 build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
-# What the tests need on top.
-test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen"
-
-# What the benchmarks' peers need on top.
-bench_packages="libsimdjson-dev nlohmann-json3-dev ucx-utils"
+# What the tests and the benchmarks' peers need on top.
+test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen libsimdjson-dev ucx-utils"
 
 # Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels.
 test_python_packages="prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
