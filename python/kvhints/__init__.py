@@ -9,7 +9,9 @@ from ._errors import Error
 from ._native import library_path
 from .backend import AttemptStatus, FetchAttempt, FetchBackend
 from .broadcast import Batch, Communicator, ReceivedRequest
-from .hints import Action, Admission, Context, Ingress, Snapshot, Verdict
+from .hints import Action, Admission, BodyAdmission, Context, Ingress, Snapshot, Verdict
+from .keys import KeyRing
+from .log import LogLevel, LogRecord, log_to
 from .planning import (
     BindingTable,
     Candidate,
@@ -39,6 +41,7 @@ __all__ = [
     "AttemptStatus",
     "Batch",
     "BindingTable",
+    "BodyAdmission",
     "CacheLayout",
     "Candidate",
     "Candidates",
@@ -50,6 +53,9 @@ __all__ = [
     "FetchAttempt",
     "FetchBackend",
     "Ingress",
+    "KeyRing",
+    "LogLevel",
+    "LogRecord",
     "Loopback",
     "Outcome",
     "OutcomeKind",
@@ -66,4 +72,5 @@ __all__ = [
     "Transceiver",
     "Verdict",
     "library_path",
+    "log_to",
 ]
