@@ -12,6 +12,7 @@ from .broadcast import Batch, Communicator, ReceivedRequest
 from .hints import Action, Admission, BodyAdmission, Context, Ingress, Snapshot, Verdict
 from .keys import KeyRing
 from .log import LogLevel, LogRecord, log_to
+from .owner import BlockCopy, CopyReason, OwnerTree, Request, Tier
 from .planning import (
     BindingTable,
     Candidate,
@@ -41,6 +42,7 @@ __all__ = [
     "AttemptStatus",
     "Batch",
     "BindingTable",
+    "BlockCopy",
     "BodyAdmission",
     "CacheLayout",
     "Candidate",
@@ -48,6 +50,7 @@ __all__ = [
     "Capabilities",
     "Communicator",
     "Context",
+    "CopyReason",
     "Error",
     "Fetch",
     "FetchAttempt",
@@ -59,16 +62,19 @@ __all__ = [
     "Loopback",
     "Outcome",
     "OutcomeKind",
+    "OwnerTree",
     "Plan",
     "Pool",
     "Prefetch",
     "PrefetchState",
     "ReceivedRequest",
+    "Request",
     "RequestKind",
     "RequestProfile",
     "ReuseTree",
     "Sequence",
     "Snapshot",
+    "Tier",
     "Transceiver",
     "Verdict",
     "library_path",

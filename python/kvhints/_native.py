@@ -195,6 +195,45 @@ class ReuseTreeParamsStruct(ctypes.Structure):
     ]
 
 
+class RequestParamsStruct(ctypes.Structure):
+    """kvh_request_params_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("sequence", Handle),
+        ("max_matched_tokens", Size),
+        ("retention", ctypes.c_void_p),
+        ("retention_count", Size),
+    ]
+
+
+class BlockCopyStruct(ctypes.Structure):
+    """kvh_block_copy_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("window", ctypes.c_int32),
+        ("block_id", ctypes.c_int32),
+        ("reason", ctypes.c_uint32),
+        ("from_tier", ctypes.c_uint32),
+        ("from_slot", ctypes.c_uint32),
+        ("to_tier", ctypes.c_uint32),
+        ("to_slot", ctypes.c_uint32),
+        ("token_count", ctypes.c_uint32),
+    ]
+
+
+class RefreshedStruct(ctypes.Structure):
+    """kvh_reuse_tree_refreshed_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("priorities_expired", Size),
+        ("leases_expired", Size),
+        ("oldest_pin_age_ns", ctypes.c_uint64),
+    ]
+
+
 class TransceiverParamsStruct(ctypes.Structure):
     """kvh_transceiver_params_t."""
 
@@ -294,6 +333,9 @@ STRUCTS = {
     "kvh_communicator_params_t": CommunicatorParamsStruct,
     "kvh_sequence_params_t": SequenceParamsStruct,
     "kvh_reuse_tree_params_t": ReuseTreeParamsStruct,
+    "kvh_request_params_t": RequestParamsStruct,
+    "kvh_block_copy_t": BlockCopyStruct,
+    "kvh_reuse_tree_refreshed_t": RefreshedStruct,
     "kvh_transceiver_params_t": TransceiverParamsStruct,
     "kvh_prefetch_params_t": PrefetchParamsStruct,
     "kvh_prefetch_outcome_t": PrefetchOutcomeStruct,
@@ -390,6 +432,22 @@ _SIGNATURES = {
     ),
     "kvh_reuse_tree_match": (ctypes.c_int32, Handle, ctypes.c_int32, Handle, Size, _P(Size)),
     "kvh_reuse_tree_evict": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_int32),
+    "kvh_reuse_tree_free_count": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_uint32, _P(Size)),
+    "kvh_reuse_tree_block_place": (
+        ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_int32, _P(ctypes.c_uint32), _P(ctypes.c_uint32),
+    ),
+    "kvh_reuse_tree_copies": (ctypes.c_int32, Handle, _P(BlockCopyStruct), Size, _P(Size)),
+    "kvh_reuse_tree_copied": (ctypes.c_int32, Handle, Size),
+    "kvh_reuse_tree_refresh": (ctypes.c_int32, Handle, _P(RefreshedStruct)),
+    "kvh_request_add": (ctypes.c_int32, Handle, _P(RequestParamsStruct), _OUT),
+    "kvh_request_matched_tokens": (Size, Handle),
+    "kvh_request_blocks": (
+        ctypes.c_int32, Handle, ctypes.c_int32, _P(Size), _P(ctypes.c_int32), Size, _P(Size),
+    ),
+    "kvh_request_grow": (ctypes.c_int32, Handle, Size, ctypes.c_int32, ctypes.c_uint64),
+    "kvh_request_store_context": (ctypes.c_int32, Handle, Handle, Size),
+    "kvh_request_finish": (ctypes.c_int32, Handle, Handle, Size),
+    "kvh_request_destroy": (None, Handle),
     "kvh_loopback_create": (ctypes.c_int32, Handle, _OUT),
     "kvh_loopback_destroy": (None, Handle),
     "kvh_transceiver_create": (ctypes.c_int32, Handle, Handle, _P(TransceiverParamsStruct), _OUT, _OUT),

@@ -56,10 +56,18 @@ class ReuseTree(Owned):
 
     _destroy = staticmethod(lib.kvh_reuse_tree_destroy)
 
-    def __init__(self, context: Context, tokens_per_block: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        tokens_per_block: int,
+        mode: int = _ARBITER,
+        primary_blocks: int = 0,
+        secondary_blocks: int = 0,
+    ) -> None:
+        """For owner mode see kvhints.owner."""
         params = _native.sized(_native.ReuseTreeParamsStruct)
-        params.tokens_per_block = tokens_per_block
-        params.mode = _ARBITER
+        params.tokens_per_block, params.mode = tokens_per_block, mode
+        params.primary_blocks, params.secondary_blocks = primary_blocks, secondary_blocks
         super().__init__(new(lib.kvh_reuse_tree_create, context._handle, ctypes.byref(params)))
 
     def store(self, sequence: Sequence, first_block: int, block_ids: Items[int]) -> List[int]:
