@@ -82,6 +82,11 @@ g++ -std=c++17 "$work/engine.cpp" -o "$work/engine" \
 LD_LIBRARY_PATH=$work/installed/lib "$work/engine" | tee "$work/engine.txt"
 grep -qF "It prints \\`$(cat "$work/engine.txt")\\`." README.md
 """
+RECORDER = """
+NVTX_INJECTION64_PATH=$PWD/build/cpp_tests/nvtx/nvtx_recorder.so KVHINTS_NVTX_RECORD=$work/ranges \
+    LD_LIBRARY_PATH=$work/installed/lib "$work/engine"
+grep -q '"name":"admit"' "$work"/ranges.*.jsonl && rm "$work"/ranges.*.jsonl
+"""
 PIP = """
 rm -rf "$work/venv" "$work/python" && python3 -m venv "$work/venv" && cp -r python "$work/python"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$work/python"
@@ -123,6 +128,10 @@ ACCOUNTS = {
     "./demo --wires tcp": Part("demo", "./demo --json --wires tcp"),
     "cargo test --workspace": Part("rust-tests", "cargo test --workspace"),
     "cmake -S . -B build && cmake --build build && ctest --test-dir build": Part("cpp-tests", "ctest --test-dir build"),
+    "cmake -S . -B build -DKVHINTS_TESTS=ON && cmake --build build": Part(
+        "cmake-build", "-DKVHINTS_TESTS=ON && cmake --build build"
+    ),
+    "ctest --test-dir build -R tensorrt_llm": Part("cpp-tests", "ctest --test-dir build"),
     "cargo clippy --workspace --all-targets -- -D warnings": Part(
         "lint", "cargo clippy --workspace --all-targets --locked -- -D warnings"
     ),
@@ -162,6 +171,9 @@ ACCOUNTS = {
     "PKG_CONFIG_PATH=DIR/lib/pkgconfig pkg-config --cflags --libs kvhints": Run(PKG_CONFIG),
     "pip install ./python": Run(PIP),
     "benches/broadcast.sh": Long("bench-broadcast", "benches/broadcast.sh", Run(BROADCAST)),
+    "NVTX_INJECTION64_PATH=$PWD/build/cpp_tests/nvtx/nvtx_recorder.so KVHINTS_NVTX_RECORD=/tmp/ranges ./engine": Run(
+        RECORDER
+    ),
     # In folders of their own.
     "PROPTEST_RNG_SEED=$RANDOM cargo test --workspace": Run(
         "unset CARGO_TARGET_DIR; PROPTEST_RNG_SEED=$RANDOM cargo test --workspace --locked --test admission_properties"
