@@ -122,6 +122,7 @@ NSYS = "nsys is NVIDIA's and no package of Debian; the test runs the demo under 
 ACCOUNTS = {
     "./check": Never("it is what runs this; .ci/run calls it"),
     "./check --long": Never("hours. Each of its parts has an account here"),
+    "scripts/document_commands.py": Part("documents", "scripts/document_commands.py"),
     "./demo --json": Part("demo", "./demo --json |"),
     "./demo --corrupt": Part("demo-corrupt", "./demo --corrupt"),
     "./demo --kill": Part("demo-kill", "./demo --json --kill"),
