@@ -25,7 +25,9 @@ class Worker:
         self.memory = ctypes.create_string_buffer(BLOCK_BYTES * BLOCK_COUNT)
         self.tree = kvhints.ReuseTree(self.context, TOKENS_PER_BLOCK)
         pool = kvhints.Pool(ctypes.addressof(self.memory), BLOCK_BYTES, BLOCK_COUNT, keep=self.memory)
-        self.transceiver = kvhints.Transceiver(self.context, self.tree, LAYOUT, pool, NAMESPACE, loopback=hub, **parameters)
+        self.transceiver = kvhints.Transceiver(
+            self.context, self.tree, LAYOUT, pool, NAMESPACE, loopback=hub, **parameters
+        )
 
     def block(self, block_id):
         at = block_id * BLOCK_BYTES
