@@ -248,7 +248,7 @@ class Check:
 
     def __init__(self):
         source = (ROOT / "check").read_text()
-        self._functions = dict(re.findall(r"^(\w+)\(\) \{\n(.*?)^\}", source, re.M | re.S))
+        self._functions = dict(re.findall(r"^(\w+)\(\) [{(]\n(.*?)^[})]", source, re.M | re.S))
         self.every_day = self._parts("every_day")
         self.long = self._parts("long_proofs")
         listed = subprocess.run(["ctest", "--test-dir", "build", "-N"], cwd=ROOT, capture_output=True, text=True)

@@ -91,8 +91,9 @@ build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclan
 # What the tests and the benchmarks' peers need on top.
 test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen libsimdjson-dev ucx-utils"
 
-# Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels.
-test_python_packages="prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
+# Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels;
+# MPI for the Python package.
+test_python_packages="mpi4py==4.1.2 prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
 
 # Environment for mpirun on one machine: root may run it, more ranks than cores are fine, and
 # nothing leaves the loopback interface. For MPICH these names mean nothing.
