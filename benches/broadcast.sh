@@ -14,10 +14,10 @@ cd "$(dirname "$0")/.."
 use_loopback_mpi
 trials=${1:-5}
 cases=${2:-benches/peers/broadcast_cases.tsv}
-mpicc=${MPICC:-mpicc}
+mpicc=$(command -v "${MPICC:-mpicc}")
 mpirun=${MPIRUN:-mpirun}
 
-work=target/peers/broadcast-$(basename "$mpicc")
+work=${CARGO_TARGET_DIR:-target}/peers/broadcast-$(basename "$mpicc")
 venv=$work/venv
 mkdir -p "$work"
 if [ ! -x "$venv/bin/python" ]; then
@@ -25,13 +25,16 @@ if [ ! -x "$venv/bin/python" ]; then
     "$venv/bin/pip" install --quiet mpi4py numpy
 fi
 
-MPICC=$mpicc cargo build --quiet --release --locked --features mpi --lib --target-dir "$work/cargo"
-ln -sf "cargo/release/libkvhints.so" "$work/libkvhints.so.0"
+# Where this MPI's library is built already, by a build with CMake: its folder in CARGO_TARGET_DIR.
+cargo=${CARGO_TARGET_DIR:-$work/cargo}
+MPICC=$mpicc cargo build --quiet --release --locked --features mpi --lib --target-dir "$cargo"
+ln -sf "$(realpath "$cargo")/release/libkvhints.so" "$work/libkvhints.so.0"
 # MPI's C interface in a C++ program: the wrapper says how.
 # shellcheck disable=SC2046  # a list of words
 g++ -O3 -march=native -std=c++17 -Wall -Wextra -Iinclude benches/peers/broadcast.cpp "$work/libkvhints.so.0" \
     $("$mpicc" -show | tr ' ' '\n' | grep -E '^-(I|L|l|Wl|pthread)' | tr '\n' ' ') -o "$work/broadcast"
-export LD_LIBRARY_PATH=$PWD/$work
+LD_LIBRARY_PATH=$(realpath "$work")
+export LD_LIBRARY_PATH
 
 # mpi4py's binaries serve both MPIs and are told which.
 case $mpicc in

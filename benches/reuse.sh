@@ -5,7 +5,8 @@
 #
 #   benches/reuse.sh [ROUNDS]      default 9, at least 5
 #
-# Needs g++ and two cores. Where kvbm-logical cannot be had its columns stay empty, and it says so.
+# Needs g++ and two cores. Where kvbm-logical cannot be had its columns stay empty, and it says so. With
+# KVHINTS_BENCH_DRY set it is left out, with the larger trees, and nothing is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-9}
@@ -18,13 +19,21 @@ if [ "$(nproc)" -lt 2 ]; then
   exit 2
 fi
 
-work=target/peers
+target=${CARGO_TARGET_DIR:-target}
+work=$target/peers
+sizes="10000 100000 1000000"
+contended=100000
+if [ -n "${KVHINTS_BENCH_DRY:-}" ]; then
+  sizes=10000 contended=10000
+fi
 mkdir -p "$work"
 cargo bench --quiet --locked --bench reuse --no-run
 reuse() { cargo bench --quiet --locked --bench reuse -- "$@"; }
 g++ -O3 -march=native -std=c++17 -Wall -Wextra benches/peers/reuse.cpp -o "$work/reuse"
 kvbm=
-if cargo build --quiet --release --locked --manifest-path benches/peers/kvbm/Cargo.toml \
+if [ -n "${KVHINTS_BENCH_DRY:-}" ]; then
+  echo "SKIPPED kvbm-logical: KVHINTS_BENCH_DRY is set" >&2
+elif cargo build --quiet --release --locked --manifest-path benches/peers/kvbm/Cargo.toml \
   --target-dir "$work/kvbm" 2>"$work/kvbm.log"; then
   kvbm=$work/kvbm/release/kvbm
 else
@@ -36,17 +45,18 @@ core=$(($(nproc) - 1))
 pinned() { taskset -c "$core" "$@"; }
 figures=$work/reuse.tsv
 pinned cargo bench --quiet --locked --bench reuse -- names "$((rounds * 4 + 1))" >"$figures"
-for blocks in 10000 100000 1000000; do
+for blocks in $sizes; do
   pinned cargo bench --quiet --locked --bench reuse -- tree "$blocks" "$rounds" >>"$figures"
   pinned "$work/reuse" "$blocks" "$rounds" >>"$figures"
   [ -z "$kvbm" ] || pinned "$kvbm" "$blocks" "$rounds" >>"$figures"
   reuse memory "$blocks" >>"$figures"
 done
-reuse executor 100000 "$rounds" >>"$figures"
-reuse threads 100000 "$rounds" >>"$figures"
+reuse executor "$contended" "$rounds" >>"$figures"
+reuse threads "$contended" "$rounds" >>"$figures"
 
 # Same day, same file: later runs are appended.
 record=benches/record/reuse-$(date +%Y-%m-%d).md
+[ -z "${KVHINTS_BENCH_DRY:-}" ] || record=$work/reuse.md
 {
   echo "# Reuse, $(date '+%Y-%m-%d %H:%M')"
   echo

@@ -20,7 +20,7 @@ command -v ucx_perftest >/dev/null || {
     exit 2
 }
 
-work=target/peers/transfer
+work=${CARGO_TARGET_DIR:-target}/peers/transfer
 mkdir -p "$work"
 bench=${KVHINTS_TRANSFER_BENCH:-}
 if [ -z "$bench" ]; then

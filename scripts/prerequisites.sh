@@ -71,14 +71,29 @@ need_python_packages() {
     done
 }
 
+# need_promtool: Prometheus' checker of rules and metrics, in build/promtool. It is taken out of Debian's
+# package, which is not installed: its server must not start on whoever's machine this is. Where it cannot
+# be had, the test that uses it is skipped and says so.
+need_promtool() {
+    [ ! -x build/promtool/promtool ] && ! command -v promtool >/dev/null || return 0
+    mkdir -p build/promtool
+    (
+        cd build/promtool &&
+            { apt-get download -qq prometheus || { as_root apt-get update -qq && apt-get download -qq prometheus; }; } &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool &&
+            rm prometheus_*.deb
+    ) >&2 || echo "no promtool: the test that needs it is skipped" >&2
+}
+
 # What building and running needs: a compiler, cmake, an MPI (whose header is read with libclang), and
 # UCX to move blocks.
 build_packages="gcc g++ make cmake pkg-config libopenmpi-dev openmpi-bin libclang-dev libucx0"
-# What the tests need on top.
-test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen"
+# What the tests and the benchmarks' peers need on top.
+test_packages="iproute2 libgtest-dev libgmock-dev nlohmann-json3-dev binutils python3 python3-venv mpich libmpich-dev clang abigail-tools doxygen libsimdjson-dev ucx-utils"
 
-# Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels.
-test_python_packages="prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
+# Python packages of the tests: a parser of Prometheus text; NVRTC, which compiles the device's kernels;
+# MPI for the Python package.
+test_python_packages="mpi4py==4.1.2 prometheus_client==0.26.0 nvidia-cuda-nvrtc-cu11==11.8.89"
 
 # Environment for mpirun on one machine: root may run it, more ranks than cores are fine, and
 # nothing leaves the loopback interface. For MPICH these names mean nothing.

@@ -20,7 +20,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("plan", &["hint", "poison"]),
     ("reuse", &["poison", "sync"]),
     ("broadcast", &["plan", "hint", "poison", "telemetry", "clock", "wire"]),
-    ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock"]),
+    ("transfer", &["plan", "reuse", "hint", "poison", "telemetry", "clock", "wire"]),
     (
         "capi",
         &["transfer", "broadcast", "plan", "reuse", "hint", "sync", "poison", "telemetry", "clock"],

@@ -364,7 +364,7 @@ fn without_keys_only_this_machine_is_served_unless_told_otherwise() {
             (Peers::OfThisMachine, true) => Some("nobody"),
             (Peers::OfThisMachine, false) => Some("this_machine"),
         };
-        let gate = Gate::new(Box::new(at), peers, Arc::clone(&metrics));
+        let gate = Gate::new(Box::new(Forwarding(at)), peers, Arc::clone(&metrics));
         assert_eq!(gate.served_without_proof(), word);
         let source = Worker::over(Box::new(gate), Setup::default());
         let wanted = sequence(3, 0);

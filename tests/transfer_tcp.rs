@@ -190,7 +190,7 @@ fn one_address_that_leads_elsewhere_spoils_the_whole_state() {
         Some(IpAddr::from([127, 0, 0, last]))
     };
     let placed = Placed { inner: hub.transport(), host: Box::new(host) };
-    let destination = Worker::over(Box::new(placed), of_rank(0, 9));
+    let destination = Worker::over(Box::new(Forwarding(placed)), of_rank(0, 9));
     let honest = State::decode(&source[0].transceiver.state().unwrap()).unwrap();
     let mut forged = honest.clone();
     forged.ranks[1].address = ELSEWHERE.to_vec();

@@ -6,9 +6,10 @@ usage: exposition_test.py LIBRARY
 Ends with 77 (skipped) where the parser, prometheus_client, is not installed.
 """
 
-import ctypes
 import re
 import sys
+
+from exposition import metrics_of
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -23,27 +24,6 @@ COUNTED = ("hints", "actions", "candidates", "types", "unmatched", "refused", "f
            "pins", "busy", "leases", "rounds", "requests", "prefetches", "served", "missed",
            "unreadable", "peers", "flight", "waiting", "ignored", "admitted", "delivered",
            "cancelled", "failed", "accepted", "ended")
-
-
-def metrics_of(library):
-    """The exposition of a context that admitted one hint and refused a malformed one."""
-    size, context = ctypes.c_size_t, ctypes.c_void_p()
-    if library.kvh_context_create(None, ctypes.byref(context)) != 0:
-        sys.exit("no context")
-    verdict, snapshot = ctypes.c_int32(), ctypes.c_void_p()
-    for hint in (b'{"protocol_version":"0.1","message_id":"m","actions":[]}', b"{"):
-        status = library.kvh_admit(context, 2, hint, size(len(hint)), ctypes.byref(verdict),
-                                   ctypes.byref(snapshot))
-        if status != 0:
-            sys.exit("kvh_admit failed")
-        library.kvh_snapshot_release(snapshot)
-    length = size()
-    library.kvh_context_metrics(context, None, size(0), ctypes.byref(length))
-    text = ctypes.create_string_buffer(length.value + 64)
-    if library.kvh_context_metrics(context, text, size(len(text)), ctypes.byref(length)) != 0:
-        sys.exit("kvh_context_metrics failed")
-    library.kvh_context_destroy(context)
-    return text.raw[:length.value].decode()
 
 
 def problems_of(text):
@@ -97,7 +77,7 @@ def histogram_problems(family):
 
 
 def main():
-    text = metrics_of(ctypes.CDLL(sys.argv[1]))
+    text = metrics_of(sys.argv[1])
     problems = problems_of(text)
     for line in ("kvhints_hints_admitted_total 1\n",
                  'trtllm_kv_hints_ignored_total{reason="malformed"} 1\n'):

@@ -9,7 +9,10 @@ from ._errors import Error
 from ._native import library_path
 from .backend import AttemptStatus, FetchAttempt, FetchBackend
 from .broadcast import Batch, Communicator, ReceivedRequest
-from .hints import Action, Admission, Context, Ingress, Snapshot, Verdict
+from .hints import Action, Admission, BodyAdmission, Context, Ingress, Snapshot, Verdict
+from .keys import KeyRing
+from .log import LogLevel, LogRecord, log_to
+from .owner import BlockCopy, CopyReason, OwnerTree, Request, Tier
 from .planning import (
     BindingTable,
     Candidate,
@@ -39,31 +42,41 @@ __all__ = [
     "AttemptStatus",
     "Batch",
     "BindingTable",
+    "BlockCopy",
+    "BodyAdmission",
     "CacheLayout",
     "Candidate",
     "Candidates",
     "Capabilities",
     "Communicator",
     "Context",
+    "CopyReason",
     "Error",
     "Fetch",
     "FetchAttempt",
     "FetchBackend",
     "Ingress",
+    "KeyRing",
+    "LogLevel",
+    "LogRecord",
     "Loopback",
     "Outcome",
     "OutcomeKind",
+    "OwnerTree",
     "Plan",
     "Pool",
     "Prefetch",
     "PrefetchState",
     "ReceivedRequest",
+    "Request",
     "RequestKind",
     "RequestProfile",
     "ReuseTree",
     "Sequence",
     "Snapshot",
+    "Tier",
     "Transceiver",
     "Verdict",
     "library_path",
+    "log_to",
 ]

@@ -54,6 +54,45 @@ class ContextParamsStruct(ctypes.Structure):
     ]
 
 
+class KeyRingParamsStruct(ctypes.Structure):
+    """kvh_key_ring_params_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("audience", Text),
+        ("expiry", ctypes.c_uint32),
+        ("admissions_max", ctypes.c_uint32),
+        ("replay_entries_max", Size),
+    ]
+
+
+class SigningParamsStruct(ctypes.Structure):
+    """kvh_signing_params_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("key_id", Text),
+        ("expiry_unix_seconds", ctypes.c_uint64),
+        ("audience", Text),
+        ("nonce", Text),
+    ]
+
+
+class LogRecordStruct(ctypes.Structure):
+    """kvh_log_record_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("level", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("event", Text),
+        ("message", Text),
+        ("fields", Text),
+        ("left_out", ctypes.c_uint64),
+        ("time_ns", ctypes.c_uint64),
+    ]
+
+
 class CandidateCounts(ctypes.Structure):
     """kvh_candidate_counts_t."""
 
@@ -156,6 +195,45 @@ class ReuseTreeParamsStruct(ctypes.Structure):
     ]
 
 
+class RequestParamsStruct(ctypes.Structure):
+    """kvh_request_params_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("sequence", Handle),
+        ("max_matched_tokens", Size),
+        ("retention", ctypes.c_void_p),
+        ("retention_count", Size),
+    ]
+
+
+class BlockCopyStruct(ctypes.Structure):
+    """kvh_block_copy_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("window", ctypes.c_int32),
+        ("block_id", ctypes.c_int32),
+        ("reason", ctypes.c_uint32),
+        ("from_tier", ctypes.c_uint32),
+        ("from_slot", ctypes.c_uint32),
+        ("to_tier", ctypes.c_uint32),
+        ("to_slot", ctypes.c_uint32),
+        ("token_count", ctypes.c_uint32),
+    ]
+
+
+class RefreshedStruct(ctypes.Structure):
+    """kvh_reuse_tree_refreshed_t."""
+
+    _fields_ = [
+        ("struct_size", Size),
+        ("priorities_expired", Size),
+        ("leases_expired", Size),
+        ("oldest_pin_age_ns", ctypes.c_uint64),
+    ]
+
+
 class TransceiverParamsStruct(ctypes.Structure):
     """kvh_transceiver_params_t."""
 
@@ -245,6 +323,9 @@ STRUCTS = {
     "kvh_bytes_t": Text,
     "kvh_action_t": ActionStruct,
     "kvh_context_params_t": ContextParamsStruct,
+    "kvh_key_ring_params_t": KeyRingParamsStruct,
+    "kvh_signing_params_t": SigningParamsStruct,
+    "kvh_log_record_t": LogRecordStruct,
     "kvh_candidate_counts_t": CandidateCounts,
     "kvh_request_profile_t": RequestProfileStruct,
     "kvh_plan_fetch_t": PlanFetchStruct,
@@ -252,6 +333,9 @@ STRUCTS = {
     "kvh_communicator_params_t": CommunicatorParamsStruct,
     "kvh_sequence_params_t": SequenceParamsStruct,
     "kvh_reuse_tree_params_t": ReuseTreeParamsStruct,
+    "kvh_request_params_t": RequestParamsStruct,
+    "kvh_block_copy_t": BlockCopyStruct,
+    "kvh_reuse_tree_refreshed_t": RefreshedStruct,
     "kvh_transceiver_params_t": TransceiverParamsStruct,
     "kvh_prefetch_params_t": PrefetchParamsStruct,
     "kvh_prefetch_outcome_t": PrefetchOutcomeStruct,
@@ -281,9 +365,20 @@ _SIGNATURES = {
     "kvh_context_destroy": (None, Handle),
     "kvh_context_metrics": (ctypes.c_int32, Handle, ctypes.c_char_p, Size, _P(Size)),
     "kvh_context_status": (ctypes.c_int32, Handle, ctypes.c_char_p, Size, _P(Size)),
+    "kvh_context_poison_location": (ctypes.c_int32, Handle, ctypes.c_char_p, Size, _P(Size)),
+    # The functions are log.py's, which knows their types.
+    "kvh_context_set_log": (ctypes.c_int32, Handle, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "kvh_key_ring_create": (ctypes.c_int32, _P(KeyRingParamsStruct), _OUT, _OUT),
+    "kvh_key_ring_add": (ctypes.c_int32, Handle, Text, Text, _OUT),
+    "kvh_key_ring_remove": (ctypes.c_int32, Handle, Text),
+    "kvh_key_ring_sign": (ctypes.c_int32, Handle, Handle, _P(SigningParamsStruct), _OUT, _OUT),
+    "kvh_key_ring_destroy": (None, Handle),
     "kvh_admit": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_char_p, Size, _P(ctypes.c_int32), _OUT),
     "kvh_admit_msgpack": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_char_p, Size, _P(ctypes.c_int32), _OUT),
     "kvh_admit_body": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_char_p, Size, _P(ctypes.c_int32), _OUT, _OUT),
+    "kvh_admit_body_msgpack": (
+        ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_char_p, Size, _P(ctypes.c_int32), _OUT, _OUT,
+    ),
     "kvh_buffer_bytes": (Text, Handle),
     "kvh_buffer_release": (None, Handle),
     "kvh_snapshot_retain": (Handle, Handle),
@@ -337,6 +432,22 @@ _SIGNATURES = {
     ),
     "kvh_reuse_tree_match": (ctypes.c_int32, Handle, ctypes.c_int32, Handle, Size, _P(Size)),
     "kvh_reuse_tree_evict": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_int32),
+    "kvh_reuse_tree_free_count": (ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_uint32, _P(Size)),
+    "kvh_reuse_tree_block_place": (
+        ctypes.c_int32, Handle, ctypes.c_int32, ctypes.c_int32, _P(ctypes.c_uint32), _P(ctypes.c_uint32),
+    ),
+    "kvh_reuse_tree_copies": (ctypes.c_int32, Handle, _P(BlockCopyStruct), Size, _P(Size)),
+    "kvh_reuse_tree_copied": (ctypes.c_int32, Handle, Size),
+    "kvh_reuse_tree_refresh": (ctypes.c_int32, Handle, _P(RefreshedStruct)),
+    "kvh_request_add": (ctypes.c_int32, Handle, _P(RequestParamsStruct), _OUT),
+    "kvh_request_matched_tokens": (Size, Handle),
+    "kvh_request_blocks": (
+        ctypes.c_int32, Handle, ctypes.c_int32, _P(Size), _P(ctypes.c_int32), Size, _P(Size),
+    ),
+    "kvh_request_grow": (ctypes.c_int32, Handle, Size, ctypes.c_int32, ctypes.c_uint64),
+    "kvh_request_store_context": (ctypes.c_int32, Handle, Handle, Size),
+    "kvh_request_finish": (ctypes.c_int32, Handle, Handle, Size),
+    "kvh_request_destroy": (None, Handle),
     "kvh_loopback_create": (ctypes.c_int32, Handle, _OUT),
     "kvh_loopback_destroy": (None, Handle),
     "kvh_transceiver_create": (ctypes.c_int32, Handle, Handle, _P(TransceiverParamsStruct), _OUT, _OUT),
@@ -345,6 +456,8 @@ _SIGNATURES = {
     "kvh_transceiver_set_state": (ctypes.c_int32, Handle, _P(Text), Size, _OUT),
     "kvh_transceiver_state": (ctypes.c_int32, Handle, _OUT),
     "kvh_transceiver_serve_http": (ctypes.c_int32, Handle, Text, ctypes.c_uint16, _P(ctypes.c_uint16), _OUT),
+    "kvh_transceiver_serve_tcp": (ctypes.c_int32, Handle, Text, ctypes.c_uint16, _P(ctypes.c_uint16), _OUT),
+    "kvh_transceiver_wires": (ctypes.c_int32, Handle, ctypes.c_char_p, Size, _P(Size)),
     "kvh_transceiver_destroy": (None, Handle),
     "kvh_prefetch_begin": (ctypes.c_int32, Handle, _P(PrefetchParamsStruct), _OUT),
     "kvh_prefetch_poll": (ctypes.c_int32, Handle, _P(ctypes.c_uint32)),

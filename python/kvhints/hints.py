@@ -9,6 +9,8 @@ from typing import Any, Iterator, List, Optional, Sequence, Union
 
 from . import _native
 from ._native import Handle, Owned, check, lib, new
+from .keys import KeyRing
+from .log import Log, LogLevel, set_log
 
 # More containers inside of each other than any admitted hint has.
 _DEPTH_MAX = 200
@@ -95,6 +97,15 @@ class Admission:
     snapshot: Optional[Snapshot]
 
 
+@dataclass(frozen=True)
+class BodyAdmission:
+    """A verdict, the snapshot where it is ADMITTED, and the request's body without its hint."""
+
+    verdict: Verdict
+    snapshot: Optional[Snapshot]
+    body: bytes
+
+
 def _is_json(value: Any, depth: int) -> bool:
     """Whether a Python object is a JSON value as it stands: json.dumps would bend keys to strings."""
     if depth > _DEPTH_MAX:
@@ -132,11 +143,21 @@ class Context(Owned):
 
     _destroy = staticmethod(lib.kvh_context_destroy)
 
-    def __init__(self, trust_http_hints: Optional[bool] = None) -> None:
-        """None trusts hints over HTTP as the environment says (TRTLLM_TRUST_KV_HINTS)."""
+    def __init__(
+        self,
+        trust_http_hints: Optional[bool] = None,
+        key_ring: Optional[KeyRing] = None,
+        log: Optional[Log] = None,
+        log_level: LogLevel = LogLevel.INFO,
+    ) -> None:
+        """None trusts hints over HTTP as the environment says (TRTLLM_TRUST_KV_HINTS); with a key ring those
+        are trusted that are signed. The log gets records up to a level: see kvhints.log."""
         params = _native.sized(_native.ContextParamsStruct)
         params.trust_http_hints = {None: 0, True: 1, False: 2}[trust_http_hints]
+        params.key_ring = None if key_ring is None else key_ring._handle
         super().__init__(new(lib.kvh_context_create, ctypes.byref(params)))
+        if log is not None:
+            set_log(self._handle, log_level, log)
 
     def admit(self, ingress: Ingress, raw: Union[bytes, bytearray, memoryview, str, None]) -> Admission:
         """Judges the raw JSON of one hint; None is an absent one."""
@@ -148,6 +169,16 @@ class Context(Owned):
     def admit_msgpack(self, ingress: Ingress, raw: bytes) -> Admission:
         """Judges one hint in MessagePack."""
         return self._judge(lib.kvh_admit_msgpack, ingress, bytes(raw))
+
+    def admit_body(self, ingress: Ingress, body: bytes) -> BodyAdmission:
+        """Takes the hint (the member kv_hints) out of a request's JSON body and judges it. What is no strict
+        JSON object, or too long, raises Error with the status Error.BODY: answer the request with 400, and
+        hand its body to no other parser."""
+        return self._judge_body(lib.kvh_admit_body, ingress, body)
+
+    def admit_body_msgpack(self, ingress: Ingress, body: bytes) -> BodyAdmission:
+        """The same for a body in MessagePack."""
+        return self._judge_body(lib.kvh_admit_body_msgpack, ingress, body)
 
     def admit_object(self, ingress: Ingress, value: Any) -> Admission:
         """Judges a hint that was parsed already: None is absent, what is no JSON is malformed."""
@@ -177,6 +208,17 @@ class Context(Owned):
     def status(self) -> Any:
         """What the context is doing: kvh_context_status, parsed."""
         return json.loads(_native.growing_text(lib.kvh_context_status, self._handle))
+
+    def poison_location(self) -> str:
+        """Where in the library's sources a fault poisoned the context; empty where none did."""
+        return _native.growing_text(lib.kvh_context_poison_location, self._handle)
+
+    def _judge_body(self, call: Any, ingress: Ingress, raw: bytes) -> BodyAdmission:
+        verdict, snapshot, body, raw = ctypes.c_int32(), Handle(), Handle(), bytes(raw)
+        outputs = (ctypes.byref(verdict), ctypes.byref(snapshot), ctypes.byref(body))
+        check(call(self._handle, int(ingress), raw, len(raw), *outputs))
+        admitted = Snapshot(snapshot) if snapshot.value else None
+        return BodyAdmission(Verdict(verdict.value), admitted, _native.buffer_bytes(body))
 
     def _judge(self, call: Any, ingress: Ingress, raw: bytes) -> Admission:
         verdict, snapshot = ctypes.c_int32(), Handle()

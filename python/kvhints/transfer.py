@@ -1,7 +1,9 @@
 """Blocks from another worker: sequences, the reuse tree, the transceiver, prefetches that are polled."""
 
+import atexit
 import ctypes
 import enum
+import weakref
 from dataclasses import dataclass
 from typing import Any, List, Optional
 from typing import Sequence as Items
@@ -9,6 +11,7 @@ from typing import Sequence as Items
 from . import _native
 from ._native import IN_PROGRESS, NOT_FOUND, OK, Handle, Owned, Size, check, lib, new, text
 from .hints import Context
+from .keys import KeyRing
 from .planning import Plan
 
 WINDOW_FULL = 0
@@ -53,10 +56,18 @@ class ReuseTree(Owned):
 
     _destroy = staticmethod(lib.kvh_reuse_tree_destroy)
 
-    def __init__(self, context: Context, tokens_per_block: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        tokens_per_block: int,
+        mode: int = _ARBITER,
+        primary_blocks: int = 0,
+        secondary_blocks: int = 0,
+    ) -> None:
+        """For owner mode see kvhints.owner."""
         params = _native.sized(_native.ReuseTreeParamsStruct)
-        params.tokens_per_block = tokens_per_block
-        params.mode = _ARBITER
+        params.tokens_per_block, params.mode = tokens_per_block, mode
+        params.primary_blocks, params.secondary_blocks = primary_blocks, secondary_blocks
         super().__init__(new(lib.kvh_reuse_tree_create, context._handle, ctypes.byref(params)))
 
     def store(self, sequence: Sequence, first_block: int, block_ids: Items[int]) -> List[int]:
@@ -107,6 +118,16 @@ class Loopback(Owned):
         super().__init__(new(lib.kvh_loopback_create, context._handle))
 
 
+# Transceivers have threads, which touch the pool and call the log: they end before the interpreter does.
+_living: "weakref.WeakSet[Transceiver]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    for transceiver in list(_living):
+        transceiver.__del__()
+
+
 class Transceiver(Owned):
     """This rank's end of all transfers: serves the blocks of its tree, and fetches others'."""
 
@@ -126,16 +147,22 @@ class Transceiver(Owned):
         network_devices: str = "",
         listen_address: str = "",
         serves_anybody: bool = False,
+        peer_keys: Optional[KeyRing] = None,
+        peer_key_id: str = "",
     ) -> None:
-        """Over UCX, or over a loopback where one is given. Peers of other machines are served only if
-        anybody is: the transport's network must then be one that only workers reach."""
+        """Over UCX, or over a loopback where one is given. With keys, peers prove to each other that they
+        hold one, this side that of peer_key_id. Without, peers of other machines are served only if anybody
+        is: the transport's network must then be one that only workers reach."""
         params = _native.sized(_native.TransceiverParamsStruct)
         params.transport = _UCX if loopback is None else _LOOPBACK
         params.loopback = None if loopback is None else loopback._handle
         params.rank = rank
         params.tensor_parallel = tensor_parallel
-        words = [word.encode() for word in (wires, network_devices, listen_address)]
-        params.wires, params.network_devices, params.listen_address = (text(word) for word in words)
+        words = [word.encode() for word in (wires, network_devices, listen_address, peer_key_id)]
+        params.wires, params.network_devices, params.listen_address, params.peer_key_id = (
+            text(word) for word in words
+        )
+        params.peer_keys = None if peer_keys is None else peer_keys._handle
         params.unauthenticated_peers = _ANYBODY if serves_anybody else 0
         params.namespace_bytes = text(namespace)
         params.kv_heads_per_layer = _array(ctypes.c_uint32, layout.kv_heads_per_layer)
@@ -151,6 +178,7 @@ class Transceiver(Owned):
         check(status, error)
         super().__init__(out)
         self._pool = pool
+        _living.add(self)
 
     def allow(self, endpoint: str, address_ranges: Items[str] = ()) -> None:
         """Lets states be fetched from an endpoint, at addresses within the ranges; none: any."""
@@ -173,13 +201,21 @@ class Transceiver(Owned):
         return _native.buffer_bytes(new(lib.kvh_transceiver_state, self._handle))
 
     def serve_http(self, address: str = "", port: int = 0) -> int:
-        """Serves the worker's state; the port."""
+        """Serves the worker's state over HTTP; the port."""
+        return self._serve(lib.kvh_transceiver_serve_http, address, port)
+
+    def serve_tcp(self, address: str = "", port: int = 0) -> int:
+        """Serves the worker's state over TCP, for endpoints like tcp://host:port; the port."""
+        return self._serve(lib.kvh_transceiver_serve_tcp, address, port)
+
+    def _serve(self, call: Any, address: str, port: int) -> int:
         place, chosen, error = address.encode(), ctypes.c_uint16(), Handle()
-        status = lib.kvh_transceiver_serve_http(
-            self._handle, text(place), port, ctypes.byref(chosen), ctypes.byref(error)
-        )
-        check(status, error)
+        check(call(self._handle, text(place), port, ctypes.byref(chosen), ctypes.byref(error)), error)
         return chosen.value
+
+    def wires(self) -> str:
+        """Which ways lead to each source, for people to read."""
+        return _native.growing_text(lib.kvh_transceiver_wires, self._handle)
 
     def begin(
         self,

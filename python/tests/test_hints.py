@@ -154,6 +154,39 @@ class Batches(unittest.TestCase):
         self.assertEqual([a.verdict for a in admissions], [Verdict.ABSENT] * 2)
 
 
+class Bodies(unittest.TestCase):
+    """Whole bodies of requests."""
+
+    def setUp(self):
+        self.context = Context()
+
+    def test_the_hint_is_taken_out_and_judged(self):
+        for body, verdict, rest in (
+            ({"model": "m", "kv_hints": HINT, "n": 1}, Verdict.ADMITTED, {"model": "m", "n": 1}),
+            ({"model": "m"}, Verdict.ABSENT, {"model": "m"}),
+            ({"kv_hints": 7}, Verdict.MALFORMED, {}),
+        ):
+            with self.subTest(verdict):
+                admission = self.context.admit_body(Ingress.TRUSTED, json.dumps(body).encode())
+                self.assertEqual(admission.verdict, verdict)
+                self.assertEqual(json.loads(admission.body), rest)
+                self.assertEqual(admission.snapshot is not None, verdict is Verdict.ADMITTED)
+
+    def test_messagepack(self):
+        hint = self.context.admit_object(Ingress.TRUSTED, HINT).snapshot.msgpack()
+        body = b"\x82\xa1n\x01\xa8kv_hints" + hint
+        admission = self.context.admit_body_msgpack(Ingress.TRUSTED, body)
+        self.assertEqual((admission.verdict, admission.body), (Verdict.ADMITTED, b"\x81\xa1n\x01"))
+        self.assertEqual(admission.snapshot.message_id, "m")
+
+    def test_what_is_no_body_raises(self):
+        for call in (self.context.admit_body, self.context.admit_body_msgpack):
+            for wrong in (b"", b"[]", b'{"a":1', b"\x81"):
+                with self.subTest(wrong), self.assertRaises(kvhints.Error) as raised:
+                    call(Ingress.TRUSTED, wrong)
+                self.assertEqual(raised.exception.status, kvhints.Error.BODY)
+
+
 class Snapshots(unittest.TestCase):
     """What was admitted."""
 
@@ -183,6 +216,7 @@ class Status(unittest.TestCase):
         status = Context().status()
         self.assertEqual((status["version"], status["poisoned"]), (1, False))
         self.assertEqual(status["attempts"]["init"], 0)
+        self.assertEqual(Context().poison_location(), "")
 
 
 if __name__ == "__main__":

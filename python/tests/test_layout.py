@@ -18,7 +18,7 @@ class Layout(unittest.TestCase):
     def test_structs_are_those_of_the_header(self):
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
-            print("SKIPPED layout: there is no C compiler")
+            print("\nSKIPPED layout: there is no C compiler")
             self.skipTest("there is no C compiler")
         lines, expected = [], []
         for name, struct in _native.STRUCTS.items():

@@ -111,14 +111,14 @@ class OverMpi(unittest.TestCase):
         try:
             from mpi4py import MPI
         except ImportError:
-            print("SKIPPED mpi4py: mpi4py is not installed")
+            print("\nSKIPPED mpi4py: mpi4py is not installed")
             self.skipTest("mpi4py is not installed")
         context = Context()
         try:
             communicator = Communicator.from_mpi4py(context, MPI.COMM_WORLD, decided=False)
         except Error as error:
             if error.status == -22:
-                print("SKIPPED mpi4py: the library was built without MPI")
+                print("\nSKIPPED mpi4py: the library was built without MPI")
                 self.skipTest("the library was built without MPI")
             raise
         batch = None

@@ -20,12 +20,14 @@ LAYOUT = kvhints.CacheLayout(kv_heads_per_layer=[8, 8], head_size=64, data_type=
 class Worker:
     """One worker of one rank, with memory of its own."""
 
-    def __init__(self, hub):
+    def __init__(self, hub, **parameters):
         self.context = kvhints.Context()
         self.memory = ctypes.create_string_buffer(BLOCK_BYTES * BLOCK_COUNT)
         self.tree = kvhints.ReuseTree(self.context, TOKENS_PER_BLOCK)
         pool = kvhints.Pool(ctypes.addressof(self.memory), BLOCK_BYTES, BLOCK_COUNT, keep=self.memory)
-        self.transceiver = kvhints.Transceiver(self.context, self.tree, LAYOUT, pool, NAMESPACE, loopback=hub)
+        self.transceiver = kvhints.Transceiver(
+            self.context, self.tree, LAYOUT, pool, NAMESPACE, loopback=hub, **parameters
+        )
 
     def block(self, block_id):
         at = block_id * BLOCK_BYTES
@@ -139,6 +141,54 @@ class Prefetches(Transfers):
         context, tree, hub = self.source.context, self.source.tree, kvhints.Loopback(self.source.context)
         with self.assertRaisesRegex(kvhints.Error, "a block pool needs an address"):
             kvhints.Transceiver(context, tree, LAYOUT, nowhere, NAMESPACE, loopback=hub)
+
+
+class Peers(unittest.TestCase):
+    """Workers that know each other by keys."""
+
+    def fetch(self, source_secret, destination_secret):
+        """How a fetch ends between a source and a destination with these keys."""
+        hub = kvhints.Loopback(kvhints.Context())
+
+        def worker(secret):
+            ring = kvhints.KeyRing()
+            ring.add("fleet", secret)
+            return Worker(hub, peer_keys=ring, peer_key_id="fleet")
+
+        source, destination = worker(source_secret), worker(destination_secret)
+        source.hold(list(range(12)), [3, 9, 1])
+        sequence = kvhints.Sequence(TOKENS_PER_BLOCK, list(range(13)), NAMESPACE)
+        prefetch = destination.transceiver.begin(sequence, [20, 21, 5], source_state=source.transceiver.state())
+        wait_until(lambda: prefetch.outcome() is not None)
+        return prefetch.outcome()
+
+    def test_who_holds_the_same_key_is_served(self):
+        outcome = self.fetch(b"a" * 32, b"a" * 32)
+        self.assertEqual((outcome.kind, outcome.block_count), (OutcomeKind.DELIVERED, 3), outcome.reason)
+
+    def test_who_does_not_is_not(self):
+        outcome = self.fetch(b"a" * 32, b"b" * 32)
+        self.assertEqual((outcome.kind, outcome.reason), (OutcomeKind.FAILED, "unauthenticated"))
+
+    def test_a_key_has_to_be_there(self):
+        with self.assertRaises(kvhints.Error):
+            Worker(kvhints.Loopback(kvhints.Context()), peer_keys=kvhints.KeyRing(), peer_key_id="fleet")
+
+
+class Endpoints(Transfers):
+    """The worker's state over TCP, and what people may read."""
+
+    def test_over_tcp(self):
+        port = self.source.transceiver.serve_tcp()
+        self.source.hold(self.tokens, [3, 9, 1])
+        endpoint = f"tcp://127.0.0.1:{port}"
+        self.destination.transceiver.allow(endpoint, ["127.0.0.0/8"])
+        plan = Prefetches.plan(self, endpoint)
+        sequence = kvhints.Sequence(TOKENS_PER_BLOCK, self.tokens, NAMESPACE)
+        prefetch = self.destination.transceiver.begin(sequence, [20, 21, 5], plan, max_tokens=12)
+        wait_until(lambda: prefetch.outcome() is not None)
+        self.assertEqual(prefetch.outcome().kind, OutcomeKind.DELIVERED, prefetch.outcome().reason)
+        self.assertIsInstance(self.destination.transceiver.wires(), str)
 
 
 class CacheManager:

@@ -18,8 +18,23 @@ use super::names::Names;
 use super::scan::number::fits_u64;
 use super::scan::{runs, Container, Integers, Lanes, Number, Scalar, Sink, Text};
 
+/// As a literal, for texts that are put together when this is compiled.
+macro_rules! protocol_version {
+    () => {
+        "0.1"
+    };
+}
+
 /// The only version whose inside is interpreted.
-pub const PROTOCOL_VERSION: &str = "0.1";
+pub const PROTOCOL_VERSION: &str = protocol_version!();
+
+/// How an envelope of that version usually begins, in canonical form, up to its message id.
+const USUAL_BEGINNING: &str =
+    concat!("\"protocol_version\":\"", protocol_version!(), "\",\"message_id\":\"");
+
+/// The same, of a length that is known when this is compiled: it is compared as a few words.
+const USUAL_BEGINNING_BYTES: &[u8; USUAL_BEGINNING.len()] =
+    USUAL_BEGINNING.as_bytes().first_chunk().expect("as many as there are");
 
 /// A range of the canonical form, in one word: a copy of two halves would have to wait until both
 /// were written.
@@ -444,7 +459,7 @@ impl<'i, 's> Judge<'i, 's> {
     /// An envelope's usual beginning, up to the value of `actions`.
     #[inline(always)]
     fn usual_envelope<L: Lanes>(&mut self, at: usize) -> Option<usize> {
-        let at = self.after(at, b"\"protocol_version\":\"0.1\",\"message_id\":\"")?;
+        let at = self.after(at, USUAL_BEGINNING_BYTES)?;
         let (message_id, at) = self.plain_text::<L, _>(at, b"\",\"actions\":")?;
         self.version.see(Some(true));
         self.envelope.message_id = message_id;

@@ -4,6 +4,8 @@
 //! allocated, and each failure is a [`WireError`].
 //! Never does: panic, or trust a length it read.
 
+use crate::wire;
+
 /// Why bytes from another worker were not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -52,47 +54,43 @@ pub enum WireError {
     Checksum,
 }
 
-/// Takes values off the front of a byte string.
+/// Takes values off the front of a byte string: [`wire::Reader`], with a reason for what is not there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
+    rest: wire::Reader<'a>,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { rest: wire::Reader::new(bytes) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.rest.is_empty()
+        self.rest.remaining() == 0
     }
 
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(WireError::Truncated)?;
-        self.rest = rest;
-        Ok(taken)
+        self.rest.take(len).ok_or(WireError::Truncated)
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(WireError::Truncated)?;
-        self.rest = rest;
-        Ok(*taken)
+        self.rest.array().ok_or(WireError::Truncated)
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
-        Ok(u8::from_le_bytes(self.array()?))
+        self.rest.u8().ok_or(WireError::Truncated)
     }
 
     pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
-        Ok(u16::from_le_bytes(self.array()?))
+        self.rest.u16().ok_or(WireError::Truncated)
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
-        Ok(u32::from_le_bytes(self.array()?))
+        self.rest.u32().ok_or(WireError::Truncated)
     }
 
     pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
-        Ok(u64::from_le_bytes(self.array()?))
+        self.rest.u64().ok_or(WireError::Truncated)
     }
 
     /// A u32 count that must not be above `limit`.
@@ -142,7 +140,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn end(self) -> Result<(), WireError> {
-        if self.rest.is_empty() {
+        if self.is_empty() {
             Ok(())
         } else {
             Err(WireError::TrailingBytes)

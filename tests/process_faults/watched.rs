@@ -3,18 +3,17 @@
 //! What a message leads to is done when the driver asks for the next one; states that begin there are
 //! told then. Never changes, drops or delays anything, but while the process is held in a state.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvhints::transfer::protocol::{Answer, Message};
 use kvhints::transfer::session::SessionMessage;
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError,
 };
 
 use crate::link::Link;
 use crate::states::Side;
+use crate::transfer_support::forwarding::Around;
 
 pub struct Watched {
     inner: Box<dyn Transport>,
@@ -73,21 +72,13 @@ impl Watched {
     }
 }
 
-impl Transport for Watched {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+impl Around for Watched {
+    fn inner(&self) -> &dyn Transport {
+        &*self.inner
     }
 
-    fn address(&self) -> &[u8] {
-        self.inner.address()
-    }
-
-    fn host(&self, address: &[u8]) -> Option<IpAddr> {
-        self.inner.host(address)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.inner.describe(peer)
+    fn inner_mut(&mut self) -> &mut dyn Transport {
+        &mut *self.inner
     }
 
     fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
@@ -146,14 +137,6 @@ impl Transport for Watched {
         Ok(ticket)
     }
 
-    fn discard_data(&mut self, data: DataId) {
-        self.inner.discard_data(data);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inner.disconnect(peer);
-    }
-
     fn progress(&mut self) -> Option<Event> {
         if let Some(state) = self.next.take() {
             self.link.at(state);
@@ -161,13 +144,5 @@ impl Transport for Watched {
         let event = self.inner.progress()?;
         self.came(&event);
         Some(event)
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout);
-    }
-
-    fn waker(&self) -> Arc<dyn Waker> {
-        self.inner.waker()
     }
 }

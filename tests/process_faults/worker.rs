@@ -24,6 +24,7 @@ use kvhints::transfer::ucx::{UcxOptions, UcxTransport};
 use crate::link::Link;
 use crate::process::PATIENCE;
 use crate::states::Side;
+use crate::transfer_support::forwarding::Forwarding;
 use crate::transfer_support::{cache_layout, sequence, NAMESPACE, ONE_RANK, TOKENS_PER_BLOCK};
 use crate::watched::Watched;
 
@@ -173,7 +174,7 @@ impl Worker {
         };
         let watched =
             Watched::new(Box::new(settings.transport()), side, settings.runs(), Arc::clone(link));
-        let gate = settings.gated(Box::new(watched));
+        let gate = settings.gated(Box::new(Forwarding(watched)));
         let transceiver =
             Transceiver::start(config, Box::new(gate), surroundings).expect("a transceiver");
         let wanted = sequence(block_count, settings.number("salt", 0) as i32);

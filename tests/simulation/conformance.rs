@@ -1,16 +1,14 @@
 //! The simulated adapter under the suite that every adapter of the transport port has to pass: in fair
 //! weather it keeps the whole contract, so what goes wrong otherwise is the weather's doing.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
-};
+use kvhints::transfer::transport::{Event, Transport};
 use parking_lot::Mutex;
 
 use crate::clock::{WorldClock, MS};
+use crate::forwarding::{Around, Forwarding};
 use crate::network::{Net, Network, SimulatedTransport, Weather};
 use crate::transport_conformance;
 
@@ -21,50 +19,13 @@ struct Driven {
     clock: Arc<WorldClock>,
 }
 
-impl Transport for Driven {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+impl Around for Driven {
+    fn inner(&self) -> &dyn Transport {
+        &self.inner
     }
 
-    fn address(&self) -> &[u8] {
-        self.inner.address()
-    }
-
-    fn host(&self, address: &[u8]) -> Option<IpAddr> {
-        self.inner.host(address)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.inner.describe(peer)
-    }
-
-    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
-        self.inner.connect(address)
-    }
-
-    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
-        self.inner.send_message(peer, bytes)
-    }
-
-    fn send_data(
-        &mut self,
-        peer: PeerId,
-        header: Vec<u8>,
-        segments: Vec<Segment>,
-    ) -> Result<Ticket, TransportError> {
-        self.inner.send_data(peer, header, segments)
-    }
-
-    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
-        self.inner.receive_data(data, memory)
-    }
-
-    fn discard_data(&mut self, data: DataId) {
-        self.inner.discard_data(data);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inner.disconnect(peer);
+    fn inner_mut(&mut self) -> &mut dyn Transport {
+        &mut self.inner
     }
 
     fn progress(&mut self) -> Option<Event> {
@@ -82,10 +43,6 @@ impl Transport for Driven {
     fn wait(&mut self, _: Duration) {
         // Time passes when somebody looks.
     }
-
-    fn waker(&self) -> Arc<dyn Waker> {
-        self.inner.waker()
-    }
 }
 
 #[test]
@@ -99,7 +56,8 @@ fn conforms() {
         let network: Network = Arc::new(Mutex::new(net));
         let station = |host| -> Box<dyn Transport> {
             let inner = Net::transport(&network, host);
-            Box::new(Driven { inner, network: Arc::clone(&network), clock: Arc::clone(&clock) })
+            let (network, clock) = (Arc::clone(&network), Arc::clone(&clock));
+            Box::new(Forwarding(Driven { inner, network, clock }))
         };
         (station(0), station(1))
     });

@@ -17,6 +17,8 @@
 
 mod clock;
 mod conformance;
+#[path = "../forwarding/mod.rs"]
+mod forwarding;
 mod network;
 mod prompts;
 #[path = "../random/mod.rs"]

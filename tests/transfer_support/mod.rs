@@ -3,6 +3,9 @@
 // Each test file uses its part of this.
 #![allow(dead_code)]
 
+#[path = "../forwarding/mod.rs"]
+pub mod forwarding;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,9 +25,10 @@ use kvhints::transfer::transceiver::{
     BeginError, DestinationLimits, FetchOrder, Origin, PrefetchHandle, SourceLimits, Surroundings,
     Transceiver, TransceiverConfig, TreeAndPool,
 };
-use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
-};
+use kvhints::transfer::transport::{Event, PeerId, Segment, Ticket, Transport, TransportError};
+
+use forwarding::Around;
+pub use forwarding::Forwarding;
 
 pub const TOKENS_PER_BLOCK: usize = 4;
 pub const NAMESPACE: &[u8] = b"model@7";
@@ -151,7 +155,7 @@ impl Worker {
             metrics: Arc::clone(&metrics),
             poison: Arc::clone(&poison),
         };
-        let transport = Box::new(Mischievous::new(transport, setup.mischief));
+        let transport = Box::new(Forwarding(Mischievous::new(transport, setup.mischief)));
         let transceiver = Transceiver::start(config, transport, surroundings).unwrap();
         Self { transceiver, tree, metrics, poison, clock, pool, _memory: memory }
     }
@@ -320,29 +324,13 @@ impl Mischievous {
     }
 }
 
-impl Transport for Mischievous {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+impl Around for Mischievous {
+    fn inner(&self) -> &dyn Transport {
+        &*self.inner
     }
 
-    fn address(&self) -> &[u8] {
-        self.inner.address()
-    }
-
-    fn host(&self, address: &[u8]) -> Option<std::net::IpAddr> {
-        self.inner.host(address)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.inner.describe(peer)
-    }
-
-    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
-        self.inner.connect(address)
-    }
-
-    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
-        self.inner.send_message(peer, bytes)
+    fn inner_mut(&mut self) -> &mut dyn Transport {
+        &mut *self.inner
     }
 
     fn send_data(
@@ -371,14 +359,6 @@ impl Transport for Mischievous {
         let ticket = self.inner.send_data(peer, header, vec![segment])?;
         self.changed.insert(ticket, bytes);
         Ok(ticket)
-    }
-
-    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
-        self.inner.receive_data(data, memory)
-    }
-
-    fn discard_data(&mut self, data: DataId) {
-        self.inner.discard_data(data);
     }
 
     fn disconnect(&mut self, peer: PeerId) {
@@ -417,10 +397,6 @@ impl Transport for Mischievous {
         // The test changes flags without a wake: look often.
         self.inner.wait(timeout.min(Duration::from_millis(5)));
     }
-
-    fn waker(&self) -> Arc<dyn Waker> {
-        self.inner.waker()
-    }
 }
 
 /// A station of the loopback hub, as if addresses led to hosts.
@@ -432,61 +408,16 @@ pub struct Placed {
 /// The host that an address leads to.
 pub type HostOf = dyn Fn(&[u8]) -> Option<IpAddr> + Send;
 
-impl Transport for Placed {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+impl Around for Placed {
+    fn inner(&self) -> &dyn Transport {
+        &self.inner
     }
 
-    fn address(&self) -> &[u8] {
-        self.inner.address()
+    fn inner_mut(&mut self) -> &mut dyn Transport {
+        &mut self.inner
     }
 
     fn host(&self, address: &[u8]) -> Option<IpAddr> {
         (self.host)(address)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.inner.describe(peer)
-    }
-
-    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
-        self.inner.connect(address)
-    }
-
-    fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
-        self.inner.send_message(peer, bytes)
-    }
-
-    fn send_data(
-        &mut self,
-        peer: PeerId,
-        header: Vec<u8>,
-        segments: Vec<Segment>,
-    ) -> Result<Ticket, TransportError> {
-        self.inner.send_data(peer, header, segments)
-    }
-
-    fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
-        self.inner.receive_data(data, memory)
-    }
-
-    fn discard_data(&mut self, data: DataId) {
-        self.inner.discard_data(data);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inner.disconnect(peer);
-    }
-
-    fn progress(&mut self) -> Option<Event> {
-        self.inner.progress()
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        self.inner.wait(timeout);
-    }
-
-    fn waker(&self) -> Arc<dyn Waker> {
-        self.inner.waker()
     }
 }
