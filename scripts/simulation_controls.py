@@ -46,6 +46,11 @@ CONTROLS = {
         "        if is_whole {\n",
         "        if is_whole || true {\n",
     ),
+    "what is read where it lies is not compared": (
+        "src/transfer/destination.rs",
+        "        verdict\n    }\n",
+        "        verdict.map(|_| Ok(()))\n    }\n",
+    ),
     "only the first block is pinned": (
         "src/reuse/sendable.rs",
         "&nodes[present - 1..]",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
 };
 use parking_lot::Mutex;
 
@@ -53,6 +53,18 @@ impl Transport for Driven {
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError> {
         self.inner.send_data(peer, header, segments)
+    }
+
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        self.inner.room(peer, segments)
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        self.inner.send_room(peer, header)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        self.inner.read_data(data, take)
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

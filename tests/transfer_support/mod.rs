@@ -23,7 +23,7 @@ use kvhints::transfer::transceiver::{
     Transceiver, TransceiverConfig, TreeAndPool,
 };
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
 };
 
 pub const TOKENS_PER_BLOCK: usize = 4;
@@ -371,6 +371,10 @@ impl Transport for Mischievous {
         let ticket = self.inner.send_data(peer, header, vec![segment])?;
         self.changed.insert(ticket, bytes);
         Ok(ticket)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        self.inner.read_data(data, take)
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
