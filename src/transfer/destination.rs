@@ -10,7 +10,6 @@
 //! Never does: decide anything about an attempt's life. [`super::prefetch`] does.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range as Place;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -785,7 +784,7 @@ impl Destination {
     fn compare(
         &self,
         run: &Run,
-        mut sum: impl FnMut(&Name, Place<usize>) -> Option<u64>,
+        mut sum: impl FnMut(&Name, std::ops::Range<usize>) -> Option<u64>,
     ) -> Result<(), FailReason> {
         let DataHeader { first_block, checksums, .. } = &run.header;
         let running = self.running.get(&run.sequence);
