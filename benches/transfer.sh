@@ -97,7 +97,7 @@ cp "$figures" "$record/$name.tsv"
     echo "# Transfer, $(date +%Y-%m-%d)"
     echo
     echo "$(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -1), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg)" \
-        "at the end; UCX $(ucx_info -v | sed -n 's/.*version=\?\s*\([0-9.]*\).*/\1/p' | head -1)," \
+        "at the end; UCX $(ucx_info -v | sed -n 's/^# \(Library version: \|Version \)\([0-9.]*\).*/\2/p' | head -1)," \
         "NIXL $([ -n "$python" ] && "$python" -c 'import importlib.metadata as m; print(m.version("nixl"))' || echo none);" \
         "$(rustc --version); commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
     [ -z "${KVHINTS_BENCH_NOTE:-}" ] || echo "$KVHINTS_BENCH_NOTE"

@@ -31,6 +31,7 @@ use super::state::{RankAddress, State};
 use super::state_source::StateResult;
 use super::transport::{DataId, PeerId, Ticket, Transport, TransportError};
 use crate::plan::{AllowList, Endpoint};
+use crate::reuse::Name;
 use crate::telemetry::nvtx::{Range, Step};
 
 /// Staging that is kept for the next runs.
@@ -337,19 +338,34 @@ impl Destination {
         result: Result<(), TransportError>,
     ) {
         let Some(receive) = self.receives.remove(&ticket) else { return };
-        let run = &receive.run;
         let verdict = match result {
             Ok(()) => {
+                let Receive { run, staging } = &receive;
                 let _range = Range::push_of_attempt(Step::Verify, run.sequence, run.len);
-                self.verify(&receive)
+                self.compare(run, |name, place| {
+                    staging.bytes().get(place).map(|part| block_checksum(name, part))
+                })
             }
             Err(_) => Err(FailReason::PeerGone),
         };
+        self.run_ended(now_ns, transport, receive, verdict);
+        self.let_in(now_ns, transport);
+    }
+
+    /// A run is here and compared, or will not be: nothing of it is received any more.
+    fn run_ended(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        receive: Receive,
+        verdict: Result<(), FailReason>,
+    ) {
+        let run = &receive.run;
         let ended = Event::Received { blocks: run.blocks(), verdict };
         let is_for_us = self.step(now_ns, transport, run.sequence, ended) == Some(Action::Commit);
         match receive {
             Receive { run, staging: Staging::Pinned(staging) } if is_for_us => {
-                return self.begin_scatter(now_ns, transport, run, staging);
+                self.begin_scatter(now_ns, transport, run, staging);
             }
             Receive { run, staging: Staging::Plain(staging) } => {
                 if is_for_us {
@@ -363,7 +379,6 @@ impl Destination {
             }
             Receive { run, .. } => self.staging_bytes -= run.len,
         }
-        self.let_in(now_ns, transport);
     }
 
     /// Whether a device copies something, of which [`Destination::see_copied`] will tell.
@@ -696,7 +711,7 @@ impl Destination {
             let Some(run) = self.waiting.pop_front() else { return };
             let blocks = run.blocks();
             let sequence = run.sequence;
-            let reason = match self.receive(transport, run) {
+            let reason = match self.receive(now_ns, transport, run) {
                 Ok(()) => continue,
                 Err(reason) => reason,
             };
@@ -705,11 +720,22 @@ impl Destination {
         }
     }
 
-    fn receive(&mut self, transport: &mut dyn Transport, run: Run) -> Result<(), FailReason> {
+    /// Begins to receive a run, or has it at once.
+    fn receive(
+        &mut self,
+        now_ns: u64,
+        transport: &mut dyn Transport,
+        run: Run,
+    ) -> Result<(), FailReason> {
         let Some(mut staging) = Staging::new(&*self.owner, run.len, &mut self.spare) else {
             transport.discard_data(run.data);
             return Err(FailReason::Limit);
         };
+        if let Some(verdict) = self.read(transport, &run, &mut staging) {
+            self.staging_bytes += run.len;
+            self.run_ended(now_ns, transport, Receive { run, staging }, verdict);
+            return Ok(());
+        }
         match transport.receive_data(run.data, staging.segment()) {
             Ok(ticket) => {
                 self.staging_bytes += run.len;
@@ -734,21 +760,45 @@ impl Destination {
         }
     }
 
-    fn verify(&self, receive: &Receive) -> Result<(), FailReason> {
-        let DataHeader { first_block, checksums, .. } = &receive.run.header;
-        let running = self.running.get(&receive.run.sequence);
+    /// Copies a run out of the memory of whoever sent it, and compares it in the same pass; `None` where it
+    /// has to be received.
+    fn read(
+        &self,
+        transport: &mut dyn Transport,
+        run: &Run,
+        staging: &mut Staging,
+    ) -> Option<Result<(), FailReason>> {
+        let Staging::Plain(memory) = staging else { return None };
+        let _range = Range::push_of_attempt(Step::Verify, run.sequence, run.len);
+        let mut verdict = None;
+        transport.read_data(run.data, &mut |bytes| {
+            verdict = Some(self.compare(run, |name, place| {
+                bytes.copy_block(place.start, memory.get_mut(place)?, name)
+            }));
+        });
+        verdict
+    }
+
+    /// Compares a run with its checksums: `sum` is asked for that of each part, by the name and the part's
+    /// place in the run.
+    fn compare(
+        &self,
+        run: &Run,
+        mut sum: impl FnMut(&Name, std::ops::Range<usize>) -> Option<u64>,
+    ) -> Result<(), FailReason> {
+        let DataHeader { first_block, checksums, .. } = &run.header;
+        let running = self.running.get(&run.sequence);
         let asked = running.and_then(|running| Some((running, running.sources.as_ref()?)));
         let Some((Running { attempt, .. }, sources)) = asked else {
             return Err(FailReason::Corrupted);
         };
-        let Some(rank) = sources.of(receive.run.peer) else { return Err(FailReason::Corrupted) };
+        let Some(rank) = sources.of(run.peer) else { return Err(FailReason::Corrupted) };
         let wanted = sources.wanted();
-        let part_bytes = receive.run.len / checksums.len().max(1);
-        let parts = receive.staging.bytes().chunks_exact(part_bytes.max(1));
-        let is_whole = parts.zip(checksums).enumerate().all(|(index, (part, checksum))| {
-            let index = rank.wanted_index(*first_block as usize + index);
+        let is_whole = checksums.iter().enumerate().all(|(at, checksum)| {
+            let index = rank.wanted_index(*first_block as usize + at);
             let name = attempt.order.names.get(wanted.first + index * wanted.step);
-            name.is_some_and(|name| block_checksum(name, part) == *checksum)
+            let place = at * rank.part_bytes..(at + 1) * rank.part_bytes;
+            name.and_then(|name| sum(name, place)) == Some(*checksum)
         });
         if is_whole {
             Ok(())

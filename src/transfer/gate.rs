@@ -23,7 +23,9 @@ use crate::telemetry::Metrics;
 use super::protocol::{Answer, Message};
 use super::reason::RefuseReason;
 use super::session::{Nonce, Role, SessionKeys, SessionMessage, Transcript};
-use super::transport::{DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker};
+use super::transport::{
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
+};
 
 /// Messages that wait for one source's proof.
 const MAX_WAITING: usize = 1024;
@@ -100,6 +102,14 @@ impl Gate {
             (Peers::Anybody, _) => Some("anybody"),
             (Peers::OfThisMachine, true) => Some("this_machine"),
             (Peers::OfThisMachine, false) => Some("nobody"),
+        }
+    }
+
+    /// Only who was heard is sent anything.
+    fn judge_open(&self, peer: PeerId) -> Result<(), TransportError> {
+        match self.is_open_to(peer) {
+            true => Ok(()),
+            false => Err(TransportError::PeerGone("it has not proven itself".to_owned())),
         }
     }
 
@@ -311,12 +321,25 @@ impl Transport for Gate {
         header: Vec<u8>,
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError> {
-        // Only who was heard is sent anything.
-        if !self.is_open_to(peer) {
-            let why = "it has not proven itself".to_owned();
-            return Err(TransportError::PeerGone(why));
-        }
+        self.judge_open(peer)?;
         self.inner.send_data(peer, header, segments)
+    }
+
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        if self.is_open_to(peer) {
+            self.inner.room(peer, segments)
+        } else {
+            None
+        }
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        self.judge_open(peer)?;
+        self.inner.send_room(peer, header)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        self.inner.read_data(data, take)
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

@@ -9,9 +9,10 @@
 
 use std::ops::Range;
 
+use super::checked_copy::copy_and_sum;
 use super::copying::copy_bulk;
 use super::device::pool::DevicePool;
-use super::protocol::block_checksum;
+use super::protocol::{block_checksum, checksum_seed};
 use super::transport::Segment;
 use crate::reuse::Name;
 
@@ -129,6 +130,15 @@ pub unsafe trait BlockMemory: Send + Sync {
         Some(block_checksum(name, bytes))
     }
 
+    /// Copies a block that is pinned to `to`: its [`block_checksum`], in the same pass. `None`, and nothing
+    /// copied, when it is not in the pool or `to` is not as long.
+    fn copy_out(&self, id: i32, name: &Name, to: &mut [u8]) -> Option<u64> {
+        let block = self.block(id).filter(|block| block.len == to.len())?;
+        // SAFETY: inside of the block, which nobody writes while it is pinned, as the implementor
+        // promises; so `to`, a slice to be written, is not in it.
+        Some(unsafe { copy_and_sum(block.data, to.as_mut_ptr(), to.len(), checksum_seed(name)) })
+    }
+
     /// Fills a block that is lent to a prefetch, one of many (`is_bulk`) or of few; `false` when it is
     /// not in the pool or `bytes` is not one block.
     fn fill(&self, id: i32, bytes: &[u8], is_bulk: bool) -> bool {
@@ -230,6 +240,11 @@ mod tests {
         assert_eq!(pool.checksum(2, &name), Some(block_checksum(&name, &[7; 10])));
         assert_ne!(pool.checksum(2, &Name([4; 32])), pool.checksum(2, &name));
         assert_eq!(pool.checksum(4, &name), None);
+        let mut copy = [0; 10];
+        assert_eq!(pool.copy_out(2, &name, &mut copy), pool.checksum(2, &name));
+        assert_eq!(copy, [7; 10]);
+        assert_eq!(pool.copy_out(2, &name, &mut copy[..9]), None);
+        assert_eq!(pool.copy_out(4, &name, &mut copy), None);
         assert_eq!(bytes[15..35], [[0; 5].as_slice(), &[7; 10], &[0; 5]].concat());
     }
 

@@ -24,6 +24,7 @@
 pub mod attempt;
 pub mod block_owner;
 pub mod block_part;
+mod checked_copy;
 mod copying;
 mod cores;
 mod destination;

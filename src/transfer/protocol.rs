@@ -114,8 +114,13 @@ pub enum Answer {
 /// xxh3 of a block's bytes, or of a part of them, seeded with the beginning of the block's name: a
 /// request or a header that was changed on its way may lead to other blocks, and then it does not fit.
 pub fn block_checksum(name: &Name, bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(checksum_seed(name), bytes)
+}
+
+/// What the checksum of a block with that name is seeded with.
+pub(super) fn checksum_seed(name: &Name) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = name.0;
-    XxHash3_64::oneshot_with_seed(u64::from_le_bytes([a, b, c, d, e, f, g, h]), bytes)
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// What a run of block data is.

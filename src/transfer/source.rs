@@ -401,21 +401,21 @@ impl Source {
             return true;
         }
         let mut parts = Vec::new();
-        let sent = match &serving.pieces {
-            None => self.owner.segments(run).map(|segments| {
-                let checksum = |(id, name): (&i32, &Name)| self.owner.checksum(*id, name);
-                let checksums = run.iter().zip(names).filter_map(checksum).collect();
-                (segments, checksums)
-            }),
+        let ready = match &serving.pieces {
+            None => ready_blocks(&*self.owner, transport, peer, run, names),
             Some(pieces) => cut(&*self.owner, run, names, pieces, bytes, &mut parts),
         };
-        let Some((segments, checksums)) = sent else {
+        let Some((ready, checksums)) = ready else {
             // Checked when the request was accepted; without memory there is nothing to send.
             serving.is_stopped = true;
             return false;
         };
         let header = DataHeader { key, first_block: serving.next_block as u32, checksums };
-        match transport.send_data(peer, header.encode(), segments) {
+        let sent = match ready {
+            Ready::Room => transport.send_room(peer, header.encode()),
+            Ready::Memory(segments) => transport.send_data(peer, header.encode(), segments),
+        };
+        match sent {
             Ok(ticket) => {
                 serving.next_block += run_blocks;
                 serving.runs_in_flight += 1;
@@ -578,6 +578,33 @@ impl Source {
     }
 }
 
+/// Where the bytes of a run are, when they are ready to be sent.
+enum Ready {
+    /// In the room that the transport gave for it.
+    Room,
+    Memory(Vec<Segment>),
+}
+
+/// Whole pinned blocks, with a checksum of each: in one pass with the copy, where the transport wants one.
+fn ready_blocks(
+    owner: &dyn BlockOwner,
+    transport: &mut dyn Transport,
+    peer: PeerId,
+    ids: &[i32],
+    names: &[Name],
+) -> Option<(Ready, Vec<u64>)> {
+    let segments = owner.segments(ids)?;
+    let blocks = ids.iter().zip(names);
+    let Some(room) = transport.room(peer, &segments) else {
+        let checksums = blocks.map(|(id, name)| owner.checksum(*id, name)).collect::<Option<_>>();
+        return Some((Ready::Memory(segments), checksums?));
+    };
+    let targets = room.chunks_exact_mut(owner.block_bytes());
+    let copied = blocks.zip(targets).map(|((id, name), target)| owner.copy_out(*id, name, target));
+    let checksums = copied.collect::<Option<_>>();
+    Some((Ready::Room, checksums?))
+}
+
 /// Copies the wanted parts of pinned blocks into `parts`: what is sent, and a checksum of each.
 fn cut(
     owner: &dyn BlockOwner,
@@ -586,14 +613,15 @@ fn cut(
     pieces: &[Range<usize>],
     bytes: usize,
     parts: &mut Vec<u8>,
-) -> Option<(Vec<Segment>, Vec<u64>)> {
+) -> Option<(Ready, Vec<u64>)> {
     parts.try_reserve_exact(bytes).ok()?;
     if !ids.iter().all(|id| owner.gather(*id, pieces, parts)) {
         return None;
     }
     let each = parts.chunks_exact(piece_bytes(pieces)).zip(names);
     let checksums = each.map(|(part, name)| block_checksum(name, part)).collect();
-    Some((vec![Segment { data: parts.as_mut_ptr(), len: parts.len() }], checksums))
+    let segments = vec![Segment { data: parts.as_mut_ptr(), len: parts.len() }];
+    Some((Ready::Memory(segments), checksums))
 }
 
 /// Sends a run out of staging, with a checksum of each part; `None` when it cannot be sent.

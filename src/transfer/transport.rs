@@ -7,9 +7,14 @@
 //! Data is *announced* with a header first; the receiver names the memory, or discards it.
 //! Never does: interpret messages, retry, or time anything out. Those are the protocol's.
 
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use super::checked_copy::copy_and_sum;
+use super::protocol::checksum_seed;
+use crate::reuse::Name;
 
 /// One connection of a transport. Never reused within the transport's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +40,58 @@ pub struct Segment {
 // SAFETY: a plain address; whoever starts a transfer promises that the memory stays valid until
 // its event, from whichever thread the transport is driven.
 unsafe impl Send for Segment {}
+
+/// Memory that this process reads and somebody else may still write: its bytes can only be copied.
+#[derive(Debug, Clone, Copy)]
+pub struct Unsettled<'a> {
+    data: *const u8,
+    len: usize,
+    life: PhantomData<&'a [u8]>,
+}
+
+impl Unsettled<'_> {
+    /// Memory at `data`.
+    ///
+    /// # Safety
+    /// `len` bytes are readable there for as long as the value lives, and no reference of this process
+    /// that could write leads there.
+    pub unsafe fn new(data: *const u8, len: usize) -> Self {
+        Self { data, len, life: PhantomData }
+    }
+
+    /// Bytes that can be copied.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies all of the bytes; `false`, and nothing copied, when `to` is not as long.
+    pub fn copy(&self, to: &mut [u8]) -> bool {
+        if to.len() != self.len {
+            return false;
+        }
+        // SAFETY: readable, as the maker promised; a slice of this process does not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(self.data, to.as_mut_ptr(), to.len()) };
+        true
+    }
+
+    /// Copies the bytes from `start` on to a block: the [checksum](super::protocol::block_checksum) of the
+    /// block as it is then, under a name. `None`, and nothing copied, when there are fewer bytes.
+    pub fn copy_block(&self, start: usize, to: &mut [u8], name: &Name) -> Option<u64> {
+        if start.checked_add(to.len())? > self.len {
+            return None;
+        }
+        // SAFETY: readable, as the maker promised and as just seen; a slice of this process does not
+        // overlap it.
+        Some(unsafe {
+            copy_and_sum(self.data.add(start), to.as_mut_ptr(), to.len(), checksum_seed(name))
+        })
+    }
+}
 
 /// Why a transport could not do something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +194,24 @@ pub trait Transport: Send {
         header: Vec<u8>,
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError>;
+
+    /// Memory of the transport's own, as long as `segments` together, in which their bytes go to that
+    /// peer the fastest way. Whoever fills it and calls [`Transport::send_room`] next saves a copy, and can
+    /// do more with the bytes on the way. `None` where they are best sent from where they lie.
+    fn room(&mut self, _peer: PeerId, _segments: &[Segment]) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Announces and sends what was written to the room that the last call gave, described by `header`.
+    fn send_room(&mut self, _peer: PeerId, _header: Vec<u8>) -> Result<Ticket, TransportError> {
+        Err(TransportError::Unavailable("no room was asked for: ask right before".to_owned()))
+    }
+
+    /// Shows `take` announced data where it lies, when this process can read it there; with the call's end
+    /// it is answered, and no event follows. `false`, and it stays announced, where it has to be received.
+    fn read_data(&mut self, _data: DataId, _take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        false
+    }
 
     /// Receives announced data into `memory`, whose length must be the announced one. The memory
     /// is written until the ticket's event.

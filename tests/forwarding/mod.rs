@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
 };
 
 /// What a test does in its own way.
@@ -36,6 +36,18 @@ pub trait Around: Send {
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError> {
         self.inner_mut().send_data(peer, header, segments)
+    }
+
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        self.inner_mut().room(peer, segments)
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        self.inner_mut().send_room(peer, header)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        self.inner_mut().read_data(data, take)
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
@@ -90,6 +102,18 @@ impl<T: Around> Transport for Forwarding<T> {
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError> {
         self.0.send_data(peer, header, segments)
+    }
+
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        self.0.room(peer, segments)
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        self.0.send_room(peer, header)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        self.0.read_data(data, take)
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvhints::transfer::protocol::{Answer, Message};
 use kvhints::transfer::session::SessionMessage;
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled,
 };
 
 use crate::link::Link;
@@ -39,6 +39,22 @@ impl Watched {
         self.sends.clear();
     }
 
+    /// A run is on its way.
+    fn sending(&mut self, ticket: Ticket) {
+        self.sends.push(ticket);
+        self.begun += 1;
+        if self.begun == 1 {
+            self.link.at("sending");
+        }
+    }
+
+    /// A run is here.
+    fn received(&mut self) {
+        self.ended += 1;
+        // After the last one all is there, which the host tells.
+        self.next = (self.ended < self.runs).then_some("placing");
+    }
+
     /// Before the driver handles it.
     fn came(&mut self, event: &Event) {
         match (self.side, event) {
@@ -54,9 +70,7 @@ impl Watched {
                 }
             }
             (Side::Destination, Event::Received { result: Ok(()), .. }) => {
-                self.ended += 1;
-                // After the last one all is there, which the host tells.
-                self.next = (self.ended < self.runs).then_some("placing");
+                self.received();
             }
             (Side::Source, Event::Sent { ticket, result }) => {
                 let was_open = self.sends.len();
@@ -120,12 +134,29 @@ impl Around for Watched {
         segments: Vec<Segment>,
     ) -> Result<Ticket, TransportError> {
         let ticket = self.inner.send_data(peer, header, segments)?;
-        self.sends.push(ticket);
-        self.begun += 1;
-        if self.begun == 1 {
-            self.link.at("sending");
-        }
+        self.sending(ticket);
         Ok(ticket)
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        let ticket = self.inner.send_room(peer, header)?;
+        self.sending(ticket);
+        Ok(ticket)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        let is_first = self.begun == 0;
+        let is_read = self.inner.read_data(data, &mut |bytes| {
+            take(bytes);
+            if is_first {
+                self.link.at("receiving");
+            }
+        });
+        if is_read {
+            self.begun += 1;
+            self.received();
+        }
+        is_read
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

@@ -18,7 +18,8 @@ use std::time::Duration;
 use kvhints::reuse::ReuseTree;
 use kvhints::transfer::state_source::{Reply, StateResult};
 use kvhints::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker, MAX_MESSAGE_BYTES,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
+    MAX_MESSAGE_BYTES,
 };
 use parking_lot::Mutex;
 
@@ -636,7 +637,8 @@ impl Net {
         );
         drop(net);
         let address = address_of(host, port);
-        SimulatedTransport { network: Arc::clone(network), number, address, waker }
+        let (room, rooms) = (None, BTreeMap::new());
+        SimulatedTransport { network: Arc::clone(network), number, address, waker, room, rooms }
     }
 
     fn link(&self, station: u64, peer: PeerId) -> Result<End, TransportError> {
@@ -701,6 +703,9 @@ pub struct SimulatedTransport {
     pub number: u64,
     address: Vec<u8>,
     pub waker: Arc<Flag>,
+    /// Given out for the data that is sent next, and those on their way.
+    room: Option<Vec<u8>>,
+    rooms: BTreeMap<Ticket, Vec<u8>>,
 }
 
 impl Transport for SimulatedTransport {
@@ -800,6 +805,66 @@ impl Transport for SimulatedTransport {
         Ok(ticket)
     }
 
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        self.room = None;
+        let mut net = self.network.lock();
+        net.link(self.number, peer).ok()?;
+        if net.rng.below(2) == 0 {
+            return None;
+        }
+        net.report.one("ways", "sent out of a room");
+        for segment in segments {
+            net.check_protected(self.number, segment.data as usize, segment.len);
+        }
+        let len = segments.iter().map(|segment| segment.len).sum();
+        Some(self.room.insert(vec![0; len]))
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        let mut room = self.room.take().ok_or_else(|| gone("no room was asked for"))?;
+        let segment = Segment { data: room.as_mut_ptr(), len: room.len() };
+        let ticket = self.send_data(peer, header, vec![segment])?;
+        self.rooms.insert(ticket, room);
+        Ok(ticket)
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        let mut net = self.network.lock();
+        let station = net.stations.get(&self.number);
+        let number = station.and_then(|station| station.announced.get(&data)).copied();
+        // Some sources are within reach and some are not.
+        if net.rng.below(2) == 0 {
+            return false;
+        }
+        let Some(transfer) = number.and_then(|number| net.transfers.get(&number)) else {
+            return false;
+        };
+        let from = transfer.from.station;
+        let segments = match &transfer.bytes {
+            Bytes::There(segments) => segments.clone(),
+            Bytes::Here(_) => return false,
+        };
+        let mut bytes = Vec::with_capacity(transfer.len);
+        for segment in segments {
+            // SAFETY: the sender has not been told, so its segments are alive.
+            let part = unsafe { std::slice::from_raw_parts(segment.data, segment.len) };
+            bytes.extend_from_slice(part);
+            net.check_protected(from, segment.data as usize, segment.len);
+        }
+        let damaged = net.weather.data_damaged;
+        if net.chance(damaged) && !bytes.is_empty() {
+            net.report.one("faults", "data damaged");
+            let at = net.rng.below(bytes.len());
+            bytes[at] ^= 1 << net.rng.below(8);
+        }
+        net.report.one("ways", "read where it lies");
+        drop(net);
+        // SAFETY: the copy's own bytes, which outlive the call.
+        take(unsafe { Unsettled::new(bytes.as_ptr(), bytes.len()) });
+        self.discard_data(data);
+        true
+    }
+
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
         let mut net = self.network.lock();
         let lost = || gone("the announced data is gone");
@@ -855,7 +920,11 @@ impl Transport for SimulatedTransport {
             panic!("a fault, made by the simulation");
         }
         station.budget = station.budget.checked_sub(1)?;
-        station.inbox.pop_front()
+        let event = station.inbox.pop_front();
+        if let Some(Event::Sent { ticket, .. }) = &event {
+            self.rooms.remove(ticket);
+        }
+        event
     }
 
     fn wait(&mut self, _: Duration) {

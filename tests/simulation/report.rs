@@ -47,6 +47,7 @@ const MUST_OCCUR: &[(&str, &[&str])] = &[
             "state elsewhere",
         ],
     ),
+    ("ways", &["sent out of a room", "read where it lies"]),
     ("states", &["context_init", "init", "in_progress", "complete"]),
     ("outcomes", &["delivered", "content_miss", "failed", "cancelled"]),
     ("lease ends", &["claimed", "abandoned", "released"]),

@@ -361,6 +361,11 @@ impl Around for Mischievous {
         Ok(ticket)
     }
 
+    /// Bytes are sent from where they lie, where this side can change them.
+    fn room(&mut self, _peer: PeerId, _segments: &[Segment]) -> Option<&mut [u8]> {
+        None
+    }
+
     fn disconnect(&mut self, peer: PeerId) {
         self.held.retain(|event| !matches!(event, Event::Data { peer: from, .. } if *from == peer));
         self.inner.disconnect(peer);

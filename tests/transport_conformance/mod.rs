@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use kvhints::reuse::Name;
+use kvhints::transfer::protocol::block_checksum;
 use kvhints::transfer::transport::{
     DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, MAX_MESSAGE_BYTES,
 };
@@ -133,13 +135,15 @@ type Step = fn(&mut Side, &mut Side);
 
 /// The whole suite; `make` gives two fresh transports of the same kind.
 pub fn run(make: &mut dyn FnMut() -> (Box<dyn Transport>, Box<dyn Transport>)) {
-    let steps: [(&str, Step); 12] = [
+    let steps: [(&str, Step); 14] = [
         ("messages come in order", messages_come_in_order),
         ("data of all sizes arrives", data_of_all_sizes_arrives),
         ("order holds between kinds", order_holds_between_kinds),
         ("long headers arrive", long_headers_arrive),
         ("discarding ends the send", discarding_ends_the_send),
         ("memory must fit exactly", memory_must_fit_exactly),
+        ("data may be read where it lies", data_may_be_read_where_it_lies),
+        ("a room is sent once", a_room_is_sent_once),
         ("many blocks are in flight", many_blocks_are_in_flight),
         ("bad calls are refused", bad_calls_are_refused),
         ("connections do not mix", connections_do_not_mix),
@@ -295,6 +299,71 @@ fn memory_must_fit_exactly(a: &mut Side, b: &mut Side) {
     assert_eq!(until(a, b, "the receive", |_, b| b.take(received(receiving))), Ok(()));
     assert_eq!(until(a, b, "the send", |a, _| a.take(sent(ticket))), Ok(()));
     assert_eq!(memory, bytes);
+}
+
+/// What was announced, received one way or the other: the bytes.
+fn take_announced(a: &mut Side, b: &mut Side) -> (Vec<u8>, Vec<u8>) {
+    let (_, header, len, id) = until(a, b, "the announcement", |_, b| b.take(data));
+    let mut memory = vec![0; len];
+    let is_read = b.transport.read_data(id, &mut |bytes| {
+        assert_eq!(bytes.len(), len);
+        assert!(!bytes.copy(&mut vec![0; len + 1]), "another length");
+        assert!(bytes.copy(&mut memory));
+        let name = Name([7; 32]);
+        let mut block = vec![0; len - len / 3];
+        let sum = bytes.copy_block(len / 3, &mut block, &name);
+        assert!(block == memory[len / 3..]);
+        assert_eq!(sum, Some(block_checksum(&name, &block)));
+        assert_eq!(bytes.copy_block(len / 3 + 1, &mut block, &name), None, "beyond the end");
+        assert_eq!(bytes.copy_block(usize::MAX, &mut block[..1], &name), None);
+    });
+    if is_read {
+        assert!(!b.transport.read_data(id, &mut |_| panic!("it is answered")));
+        assert!(b.transport.receive_data(id, whole(&mut memory)).is_err(), "it is answered");
+    } else {
+        let receiving = b.transport.receive_data(id, whole(&mut memory)).expect("still announced");
+        assert_eq!(until(a, b, "the receive", |_, b| b.take(received(receiving))), Ok(()));
+    }
+    (header, memory)
+}
+
+fn data_may_be_read_where_it_lies(a: &mut Side, b: &mut Side) {
+    let (to_b, _) = connected(a, b);
+    for (seed, len) in (1u64..).zip([1, 1_000, 70_000, 300_001, 1 << 20, 1 << 20, 1 << 20]) {
+        let mut bytes = pattern(len, seed);
+        let sending = a.transport.send_data(to_b, vec![9], vec![whole(&mut bytes)]).expect("open");
+        assert!(take_announced(a, b) == (vec![9], bytes));
+        assert_eq!(until(a, b, "the send", |a, _| a.take(sent(sending))), Ok(()));
+    }
+    assert!(!b.transport.read_data(DataId(u64::MAX), &mut |_| panic!("there is none such")));
+}
+
+fn a_room_is_sent_once(a: &mut Side, b: &mut Side) {
+    let (to_b, _) = connected(a, b);
+    assert!(a.transport.send_room(to_b, Vec::new()).is_err(), "none was asked for");
+    for (seed, len) in (1u64..).zip([2, 70_000, 300_001, 1 << 20, 1 << 20, 1 << 20]) {
+        let bytes = pattern(len, seed);
+        let mut pieces: Vec<Vec<u8>> = bytes.chunks(len / 2).map(<[u8]>::to_vec).collect();
+        let segments: Vec<Segment> = pieces.iter_mut().map(|piece| whole(piece)).collect();
+        // One that is not sent, and one that is.
+        if let Some(room) = a.transport.room(to_b, &segments) {
+            assert_eq!(room.len(), len);
+            room.fill(1);
+        }
+        let sending = match a.transport.room(to_b, &segments) {
+            Some(room) => {
+                room.copy_from_slice(&bytes);
+                a.transport.send_room(to_b, vec![8])
+            }
+            None => a.transport.send_data(to_b, vec![8], segments),
+        };
+        let sending = sending.expect("open");
+        assert!(a.transport.send_room(to_b, vec![7]).is_err(), "it is sent");
+        assert!(take_announced(a, b) == (vec![8], bytes));
+        assert_eq!(until(a, b, "the send", |a, _| a.take(sent(sending))), Ok(()));
+    }
+    assert!(a.transport.room(PeerId(u64::MAX), &[]).is_none());
+    transfer(a, b, to_b, &pattern(300_001, 4), 3);
 }
 
 fn many_blocks_are_in_flight(a: &mut Side, b: &mut Side) {

@@ -20,12 +20,14 @@ use super::neighbour::{
     self, Machine, Place, Placed, SegmentPlace, Ways, MAX_DIRECT_BYTES, MAX_DIRECT_PIECES,
 };
 use super::operation::{joined, Operation, Purpose};
+use super::room::{Room, SpareBuffers, MAX_BUFFER_BYTES};
 use super::segment::{self, Piece, View};
 use super::wake::WakeEvent;
 use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
 use super::{describe, status, UcxOptions};
 use crate::transfer::transport::{
-    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Waker, MAX_MESSAGE_BYTES,
+    DataId, Event, PeerId, Segment, Ticket, Transport, TransportError, Unsettled, Waker,
+    MAX_MESSAGE_BYTES,
 };
 
 /// How long a goodbye is waited for, and how long dropping a transport may take.
@@ -41,10 +43,6 @@ const MAX_ROUNDS: usize = 64;
 /// What one peer may have announced without an answer from the caller.
 const MAX_ANNOUNCED: usize = 1 << 16;
 const MAX_ANNOUNCED_BYTES: usize = 256 << 20;
-
-/// Most bytes that are put together before they are sent, and how many such buffers are kept.
-const MAX_GATHERED_BYTES: usize = 4 << 20;
-const MAX_SPARE_BUFFERS: usize = 8;
 
 /// Data that the caller has to receive or discard.
 struct Announced {
@@ -75,8 +73,9 @@ pub struct UcxTransport {
     machine: Option<Machine>,
     /// Made for the first peer on this machine.
     segment: Option<segment::Segment>,
-    /// Buffers for what is put together: used again, since new memory is dear.
-    spare_buffers: Vec<Vec<u8>>,
+    /// Given out for the data that is sent next, to that peer.
+    room: Option<(PeerId, Room)>,
+    spare_buffers: SpareBuffers,
     /// Data that was taken, which its senders are told when the caller has its events.
     taken: Vec<(PeerId, u64)>,
     /// A fault inside a callback: nothing works any more.
@@ -108,7 +107,8 @@ impl UcxTransport {
             ways,
             machine: if ways.any() { neighbour::this_machine() } else { None },
             segment: None,
-            spare_buffers: Vec::new(),
+            room: None,
+            spare_buffers: SpareBuffers::default(),
             taken: Vec::new(),
             broken: false,
         })
@@ -388,9 +388,7 @@ impl UcxTransport {
         };
         let mut seen = [0; 16];
         let pieces = [Piece { at: nonce_address, len: 16 }];
-        let memory = Segment { data: seen.as_mut_ptr(), len: seen.len() };
-        // SAFETY: a local of that length.
-        let read = unsafe { segment::read_memory(process, &pieces, memory) };
+        let read = segment::read_memory(process, &pieces, &mut seen);
         let reads_memory = self.ways.memory && read.is_ok() && seen == nonce;
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         let ways = Ways { segment: view.is_some(), memory: reads_memory };
@@ -407,27 +405,87 @@ impl UcxTransport {
         let _ = self.send(peer, kind, Purpose::Own, Vec::new(), fill);
     }
 
-    /// Where the peer can read that data without a wire, if it can: it may be there now.
-    fn place(&mut self, peer: PeerId, segments: &[Segment], len: usize) -> Option<Place> {
-        let ways = self.connections.get(&peer)?.read_by_peer;
-        let direct = |pieces: Vec<Piece>| {
-            (ways.memory && pieces.len() <= MAX_DIRECT_PIECES).then_some(Place::Memory(pieces))
-        };
-        let pieces = || {
-            let piece =
-                |run: &ucp_dt_iov_t| Piece { at: run.buffer.addr() as u64, len: run.length as u64 };
-            joined(segments).iter().map(piece).collect::<Vec<_>>()
-        };
+    /// Where data for a peer is best put together; `None` where it goes from where it lies, or there is
+    /// no memory.
+    fn room_for(&mut self, peer: PeerId, segments: &[Segment], len: usize) -> Option<Room> {
+        let connection = self.connections.get_mut(&peer)?;
+        let ways = connection.read_by_peer;
         if ways.memory && (len <= MAX_DIRECT_BYTES || !ways.segment) {
-            return direct(pieces());
+            return None;
         }
-        let segment = self.segment.as_mut().filter(|_| ways.segment)?;
-        // SAFETY: readable until their ticket's event, as the caller of `send_data` promises.
-        match unsafe { segment.place(segments, len) } {
-            Some(piece) => Some(Place::Segment(piece)),
+        if let Some(segment) = self.segment.as_ref().filter(|_| ways.segment) {
+            let piece = segment.room(len);
             // Full, or too small for it.
-            None => direct(pieces()),
+            if piece.is_some() || ways.memory {
+                return piece.map(Room::Segment);
+            }
         }
+        if len > MAX_BUFFER_BYTES || !connection.is_heard || joined(segments).len() < 2 {
+            return None;
+        }
+        let ucx = self.context.ucx();
+        let endpoint = connection.endpoint;
+        // A stream copies in any case; a device that reads memory itself takes pieces well.
+        let is_stream = || {
+            let wires = describe::wires(ucx, endpoint);
+            !wires.is_empty() && wires.split(", ").all(|wire| wire.starts_with("tcp"))
+        };
+        if !*connection.gathers.get_or_insert_with(is_stream) {
+            return None;
+        }
+        self.spare_buffers.take(len).map(Room::Buffer)
+    }
+
+    /// Where a peer can read data that stays where it is, if it can.
+    fn own_place(&self, peer: PeerId, segments: &[Segment]) -> Option<Place> {
+        self.connections.get(&peer).filter(|of| of.read_by_peer.memory)?;
+        let runs = joined(segments);
+        let piece =
+            |run: &ucp_dt_iov_t| Piece { at: run.buffer.addr() as u64, len: run.length as u64 };
+        (runs.len() <= MAX_DIRECT_PIECES).then(|| Place::Memory(runs.iter().map(piece).collect()))
+    }
+
+    /// Tells a peer where data lies.
+    fn send_placed(
+        &mut self,
+        peer: PeerId,
+        header: Vec<u8>,
+        place: Place,
+    ) -> Result<Ticket, TransportError> {
+        let sequence = self.open_connection(peer)?.next_sequence;
+        let ticket = Ticket(self.new_id());
+        let piece = match &place {
+            Place::Segment(piece) => Some(*piece),
+            Place::Memory(_) => None,
+        };
+        if let (Some(segment), Some(piece)) = (&mut self.segment, piece) {
+            segment.take(piece);
+        }
+        if let Some(connection) = self.connections.get_mut(&peer) {
+            connection.placed.insert(sequence, (ticket, piece));
+        }
+        // If this breaks the connection, the ticket ends with all others.
+        self.tell(peer, Kind::Placed, Placed { header, place }.encode());
+        Ok(ticket)
+    }
+
+    /// Sends data over the wire, ahead of it a header that is too long to go with it.
+    fn send_by_wire(
+        &mut self,
+        peer: PeerId,
+        header: Vec<u8>,
+        fill: impl FnOnce(&mut Operation),
+    ) -> Result<Ticket, TransportError> {
+        let ticket = Ticket(self.new_id());
+        let inline = if header.len() <= MAX_INLINE_BYTES {
+            header
+        } else {
+            let fill = |operation: &mut Operation| operation.bytes = header;
+            self.send(peer, Kind::LongHeader, Purpose::Own, Vec::new(), fill)?;
+            Vec::new()
+        };
+        self.send(peer, Kind::Data, Purpose::Send(ticket), inline, fill)?;
+        Ok(ticket)
     }
 
     /// Tells senders what was taken.
@@ -457,14 +515,11 @@ impl UcxTransport {
     }
 
     /// Reads placed data into `memory`, at once.
-    ///
-    /// # Safety
-    /// `memory` is writable.
-    unsafe fn read_placed(
+    fn read_placed(
         &self,
         peer: PeerId,
         place: &Place,
-        memory: Segment,
+        memory: &mut [u8],
     ) -> Result<(), TransportError> {
         let gone = |why: String| TransportError::PeerGone(why);
         let connection = self.connections.get(&peer);
@@ -472,13 +527,11 @@ impl UcxTransport {
         let nothing_to_read = || gone("its memory cannot be read".to_owned());
         match (place, &connection.peer_segment, connection.peer_process) {
             (Place::Segment(piece), Some(view), _) => {
-                // SAFETY: the caller's promise.
-                let is_read = unsafe { view.copy(*piece, memory) };
+                let is_read = view.bytes(*piece).is_some_and(|bytes| bytes.copy(memory));
                 is_read.then_some(()).ok_or_else(nothing_to_read)
             }
             (Place::Memory(pieces), _, Some(process)) => {
-                // SAFETY: the caller's promise.
-                unsafe { segment::read_memory(process, pieces, memory) }
+                segment::read_memory(process, pieces, memory)
                     .map_err(|error| gone(format!("its memory cannot be read: {error}")))
             }
             _ => Err(nothing_to_read()),
@@ -503,47 +556,11 @@ impl UcxTransport {
         }
     }
 
-    /// The pieces one behind the other, where the peer's wires take one run much faster than many
-    /// pieces; `None` where they do not, or there is no memory.
-    ///
-    /// # Safety
-    /// The segments are readable, and together of `len` bytes.
-    unsafe fn gathered(
-        &mut self,
-        peer: PeerId,
-        segments: &[Segment],
-        len: usize,
-    ) -> Option<Vec<u8>> {
-        if segments.len() < 2 || len > MAX_GATHERED_BYTES {
-            return None;
-        }
-        let connection = self.connections.get_mut(&peer).filter(|of| of.is_heard)?;
-        let ucx = self.context.ucx();
-        let endpoint = connection.endpoint;
-        // A stream copies in any case; a device that reads memory itself takes pieces well.
-        let is_stream = || {
-            let wires = describe::wires(ucx, endpoint);
-            !wires.is_empty() && wires.split(", ").all(|wire| wire.starts_with("tcp"))
-        };
-        if !*connection.gathers.get_or_insert_with(is_stream) {
-            return None;
-        }
-        let mut buffer = self.spare_buffers.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.try_reserve_exact(len).ok()?;
-        for segment in segments.iter().filter(|segment| segment.len > 0) {
-            // SAFETY: readable, as the caller promises.
-            let piece = unsafe { std::slice::from_raw_parts(segment.data, segment.len) };
-            buffer.extend_from_slice(piece);
-        }
-        Some(buffer)
-    }
-
     /// The one place where an operation ends.
     fn operation_ended(&mut self, mut operation: Operation) {
         let peer = operation.peer;
-        if operation.is_gathered && self.spare_buffers.len() < MAX_SPARE_BUFFERS {
-            self.spare_buffers.push(std::mem::take(&mut operation.bytes));
+        if operation.is_gathered {
+            self.spare_buffers.put(std::mem::take(&mut operation.bytes));
         }
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         if operation.purpose == Purpose::Close {
@@ -770,45 +787,77 @@ impl Transport for UcxTransport {
         let Some(total) = total.filter(|total| *total <= isize::MAX as usize) else {
             return Err(TransportError::Unavailable("segments beyond all memory".to_owned()));
         };
-        let sequence = self.open_connection(peer)?.next_sequence;
-        let ticket = Ticket(self.new_id());
         // A header with a place is one message.
-        let may_be_placed = total > 0 && header.len() <= MAX_MESSAGE_BYTES / 2;
-        let place = if may_be_placed { self.place(peer, &segments, total) } else { None };
-        if let Some(place) = place {
-            let piece = match &place {
-                Place::Segment(piece) => Some(*piece),
-                Place::Memory(_) => None,
-            };
-            if let Some(connection) = self.connections.get_mut(&peer) {
-                connection.placed.insert(sequence, (ticket, piece));
+        if total > 0 && header.len() <= MAX_MESSAGE_BYTES / 2 {
+            if let Some(mut rest) = self.room(peer, &segments) {
+                for segment in segments.iter().filter(|segment| segment.len > 0) {
+                    let (target, after) = rest.split_at_mut(segment.len);
+                    // SAFETY: readable, as the caller promises, and nothing of the transport's own.
+                    target.copy_from_slice(unsafe {
+                        std::slice::from_raw_parts(segment.data, segment.len)
+                    });
+                    rest = after;
+                }
+                return self.send_room(peer, header);
             }
-            // If this breaks the connection, the ticket ends with all others.
-            self.tell(peer, Kind::Placed, Placed { header, place }.encode());
-            return Ok(ticket);
+            if let Some(place) = self.own_place(peer, &segments) {
+                return self.send_placed(peer, header, place);
+            }
         }
-        let inline = if header.len() <= MAX_INLINE_BYTES {
-            header
-        } else {
-            let fill = |operation: &mut Operation| operation.bytes = header;
-            self.send(peer, Kind::LongHeader, Purpose::Own, Vec::new(), fill)?;
-            Vec::new()
-        };
-        let runs = joined(&segments);
-        let gathered = match runs.len() {
-            0 | 1 => None,
-            // SAFETY: readable, as the caller promises; `total` is their sum.
-            _ => unsafe { self.gathered(peer, &segments, total) },
-        };
-        let fill = |operation: &mut Operation| match gathered {
-            Some(bytes) => {
-                operation.bytes = bytes;
-                operation.is_gathered = true;
+        self.send_by_wire(peer, header, |operation| operation.segments = joined(&segments))
+    }
+
+    fn room(&mut self, peer: PeerId, segments: &[Segment]) -> Option<&mut [u8]> {
+        // What nobody sent.
+        if let Some((_, Room::Buffer(buffer))) = self.room.take() {
+            self.spare_buffers.put(buffer);
+        }
+        let len = segments.iter().try_fold(0usize, |sum, segment| sum.checked_add(segment.len))?;
+        self.open_connection(peer).ok()?;
+        let room = self.room_for(peer, segments, len)?;
+        match &mut self.room.insert((peer, room)).1 {
+            Room::Segment(piece) => Some(self.segment.as_mut()?.bytes_mut(*piece)),
+            Room::Buffer(buffer) => Some(buffer),
+        }
+    }
+
+    fn send_room(&mut self, peer: PeerId, header: Vec<u8>) -> Result<Ticket, TransportError> {
+        judge_length(header.len().saturating_mul(2), "header, twice")?;
+        match self.room.take() {
+            Some((of, Room::Segment(piece))) if of == peer => {
+                self.send_placed(peer, header, Place::Segment(piece))
             }
-            None => operation.segments = runs,
+            Some((of, Room::Buffer(bytes))) if of == peer => {
+                self.send_by_wire(peer, header, |operation| {
+                    operation.bytes = bytes;
+                    operation.is_gathered = true;
+                })
+            }
+            _ => Err(TransportError::Unavailable(
+                "no room was asked for data to that peer: ask right before".to_owned(),
+            )),
+        }
+    }
+
+    fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
+        let Some(Announced { peer, payload, len }) = self.announced.get(&data) else {
+            return false;
         };
-        self.send(peer, Kind::Data, Purpose::Send(ticket), inline, fill)?;
-        Ok(ticket)
+        match payload {
+            Payload::Descriptor { data, is_offer: false } => {
+                // SAFETY: whole data of that length, which UCX left with us until it is released below.
+                take(unsafe { Unsettled::new(data.cast(), *len) });
+            }
+            Payload::Placed { place: Place::Segment(piece), .. } => {
+                let view = self.connections.get(peer).and_then(|of| of.peer_segment.as_ref());
+                let Some(bytes) = view.and_then(|view| view.bytes(*piece)) else { return false };
+                take(bytes);
+            }
+            _ => return false,
+        }
+        // Read, which is all that its sender is told of either.
+        self.discard_data(data);
+        true
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
@@ -846,8 +895,9 @@ impl Transport for UcxTransport {
             },
             Payload::Refused => {}
             Payload::Placed { sequence, place } => {
-                // SAFETY: the caller promises the memory.
-                let result = unsafe { self.read_placed(peer, &place, memory) };
+                // SAFETY: the caller promises the memory, of which nobody else has a reference.
+                let memory = unsafe { std::slice::from_raw_parts_mut(memory.data, memory.len) };
+                let result = self.read_placed(peer, &place, memory);
                 self.events.push_back(Event::Received { ticket, result });
                 self.taken.push((peer, sequence));
                 return Ok(ticket);

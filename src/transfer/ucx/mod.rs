@@ -40,6 +40,7 @@ mod inbox;
 mod mailbox;
 mod neighbour;
 mod operation;
+mod room;
 mod segment;
 mod socket;
 mod status;

@@ -15,6 +15,8 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use crate::transfer::transport::Unsettled;
+
 /// Shared out in pieces of so many bytes.
 const CHUNK_BYTES: usize = 128 << 10;
 /// As many as a number has bits.
@@ -117,40 +119,38 @@ impl Segment {
         self.mapping.base.addr() as u64
     }
 
-    /// Copies memory into free chunks: where it is now, if there were enough in a row.
-    ///
-    /// # Safety
-    /// The segments are readable, and together of `len` bytes.
-    pub unsafe fn place(
-        &mut self,
-        segments: &[crate::transfer::transport::Segment],
-        len: usize,
-    ) -> Option<Piece> {
+    /// Free chunks in a row for so many bytes, if there are enough. They stay free until they are taken.
+    pub fn room(&self, len: usize) -> Option<Piece> {
         let chunks = len.div_ceil(CHUNK_BYTES);
         let mask = mask_of(chunks)?;
         let first = (0..=CHUNKS - chunks).find(|first| self.taken & (mask << first) == 0)?;
-        let at = HEAD_BYTES + first * CHUNK_BYTES;
-        // SAFETY: inside of the mapping, as `first` and `chunks` are.
-        let mut to = unsafe { self.mapping.base.add(at) };
-        for segment in segments {
-            // SAFETY: readable, as the caller promises; the chunks have room for all of `len`, and
-            // no peer reads chunks that are not taken.
-            unsafe {
-                std::ptr::copy_nonoverlapping(segment.data, to, segment.len);
-                to = to.add(segment.len);
-            }
-        }
-        self.taken |= mask << first;
-        Some(Piece { at: at as u64, len: len as u64 })
+        Some(Piece { at: (HEAD_BYTES + first * CHUNK_BYTES) as u64, len: len as u64 })
     }
 
-    /// Takes back what `place` gave.
-    pub fn free(&mut self, piece: Piece) {
-        let first = (piece.at as usize - HEAD_BYTES) / CHUNK_BYTES;
-        if let Some(mask) = mask_of((piece.len as usize).div_ceil(CHUNK_BYTES)) {
-            self.taken &= !(mask << first);
-        }
+    /// The bytes of what `room` gave.
+    pub fn bytes_mut(&mut self, piece: Piece) -> &mut [u8] {
+        let (at, len) = (piece.at as usize, piece.len as usize);
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.mapping.len), "a room's place");
+        // SAFETY: inside of the mapping, as just seen, which lives as long as `self`. Peers only read
+        // it, and what they read of chunks that are not taken counts for nothing.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base.add(at), len) }
     }
+
+    /// Chunks that `room` gave are a peer's until they are freed.
+    pub fn take(&mut self, piece: Piece) {
+        self.taken |= chunks_of(piece);
+    }
+
+    /// Takes back what a peer had.
+    pub fn free(&mut self, piece: Piece) {
+        self.taken &= !chunks_of(piece);
+    }
+}
+
+/// One bit for each chunk that a piece lies in.
+fn chunks_of(piece: Piece) -> u64 {
+    let first = (piece.at as usize - HEAD_BYTES) / CHUNK_BYTES;
+    mask_of((piece.len as usize).div_ceil(CHUNK_BYTES)).map_or(0, |mask| mask << first)
 }
 
 /// So many low bits; `None` for none and for more than there are.
@@ -188,10 +188,8 @@ impl View {
         }
         let view = Self(Mapping::new(&file, SEGMENT_BYTES, libc::PROT_READ)?);
         let mut found = Nonce::default();
-        let target = crate::transfer::transport::Segment { data: found.as_mut_ptr(), len: 16 };
-        // SAFETY: the nonce's own bytes.
-        unsafe { view.copy(Piece { at: 0, len: 16 }, target) };
-        if found == *nonce {
+        let head = view.bytes(Piece { at: 0, len: 16 });
+        if head.is_some_and(|head| head.copy(&mut found)) && found == *nonce {
             Ok(view)
         } else {
             refused("it is another one")
@@ -203,32 +201,18 @@ impl View {
         piece.at.checked_add(piece.len).is_some_and(|end| end <= self.0.len as u64)
     }
 
-    /// Copies a piece out; `false`, and nothing copied, when there is none such.
-    ///
-    /// # Safety
-    /// `to` is writable.
-    pub unsafe fn copy(&self, piece: Piece, to: crate::transfer::transport::Segment) -> bool {
-        if !self.has(piece) || piece.len != to.len as u64 {
-            return false;
+    /// Where a piece lies; `None` when there is none such. Its owner may write it at any time.
+    pub fn bytes(&self, piece: Piece) -> Option<Unsettled<'_>> {
+        if !self.has(piece) {
+            return None;
         }
-        // SAFETY: inside of the mapping, which is sealed against being cut; the caller promises the
-        // target. The owner may write meanwhile: then the bytes are anything, which checksums find.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.0.base.add(piece.at as usize), to.data, to.len);
-        }
-        true
+        // SAFETY: inside of the mapping, which is sealed against being cut and can only be read.
+        Some(unsafe { Unsettled::new(self.0.base.add(piece.at as usize), piece.len as usize) })
     }
 }
 
 /// Copies pieces of another process's memory one behind the other.
-///
-/// # Safety
-/// `to` is writable.
-pub(super) unsafe fn read_memory(
-    process: u32,
-    pieces: &[Piece],
-    to: crate::transfer::transport::Segment,
-) -> Result<(), Error> {
+pub(super) fn read_memory(process: u32, pieces: &[Piece], to: &mut [u8]) -> Result<(), Error> {
     let mut done = 0;
     for pieces in pieces.chunks(MAX_PIECES_A_CALL) {
         let theirs: Vec<libc::iovec> = pieces
@@ -239,13 +223,13 @@ pub(super) unsafe fn read_memory(
             })
             .collect();
         let wanted: usize = theirs.iter().map(|piece| piece.iov_len).sum();
-        if wanted > to.len - done {
+        if wanted > to.len() - done {
             return Err(Error::other("more than the memory that it is for"));
         }
-        // SAFETY: `done` is at most the length.
-        let ours = libc::iovec { iov_base: unsafe { to.data.add(done) }.cast(), iov_len: wanted };
+        let target = &mut to[done..done + wanted];
+        let ours = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: wanted };
         let process = process.cast_signed();
-        // SAFETY: the local piece is writable, as the caller promises; the kernel judges the others.
+        // SAFETY: the local piece is a slice of ours; the kernel judges the others.
         let read = unsafe {
             libc::process_vm_readv(process, &ours, 1, theirs.as_ptr(), theirs.len() as u64, 0)
         };
@@ -257,7 +241,7 @@ pub(super) unsafe fn read_memory(
         }
         done += wanted;
     }
-    if done == to.len {
+    if done == to.len() {
         Ok(())
     } else {
         Err(Error::other("less than the memory that it is for"))
@@ -267,51 +251,46 @@ pub(super) unsafe fn read_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::transport::Segment as Run;
-
-    fn run(bytes: &mut [u8]) -> Run {
-        Run { data: bytes.as_mut_ptr(), len: bytes.len() }
-    }
 
     fn own_view(segment: &Segment) -> Result<View, Error> {
         View::open(std::process::id(), segment.descriptor(), &segment.nonce())
     }
 
-    fn place(segment: &mut Segment, bytes: &mut [u8]) -> Option<Piece> {
-        // SAFETY: the bytes' own memory.
-        unsafe { segment.place(&[run(bytes)], bytes.len()) }
+    fn place(segment: &mut Segment, bytes: &[u8]) -> Option<Piece> {
+        let piece = segment.room(bytes.len())?;
+        segment.bytes_mut(piece).copy_from_slice(bytes);
+        segment.take(piece);
+        Some(piece)
     }
 
     #[test]
     fn what_is_placed_is_seen_and_chunks_are_used_again() {
         let mut segment = Segment::new().unwrap();
         let view = own_view(&segment).unwrap();
-        let mut small = vec![1u8; CHUNK_BYTES + 1];
-        let first = place(&mut segment, &mut small).unwrap();
-        let mut other = vec![2u8; 10];
-        let second = place(&mut segment, &mut other).unwrap();
+        let small = vec![1u8; CHUNK_BYTES + 1];
+        let first = place(&mut segment, &small).unwrap();
+        let other = vec![2u8; 10];
+        let second = place(&mut segment, &other).unwrap();
         let mut seen = vec![0u8; small.len()];
-        // SAFETY: the target's own memory.
-        unsafe {
-            assert!(view.copy(first, run(&mut seen)));
-            assert_eq!(seen, small);
-            assert!(view.copy(second, run(&mut seen[..10])));
-            assert_eq!(seen[..10], other);
-            assert!(!view.copy(Piece { len: 9, ..second }, run(&mut seen[..10])), "another length");
-            let outside = Piece { at: SEGMENT_BYTES as u64 - 9, len: 10 };
-            assert!(!view.copy(outside, run(&mut seen[..10])));
-            let wrapping = Piece { at: u64::MAX - 3, len: 10 };
-            assert!(!view.copy(wrapping, run(&mut seen[..10])));
-        }
-        let mut rest = vec![3u8; (CHUNKS - 3) * CHUNK_BYTES];
-        let third = place(&mut segment, &mut rest).expect("the rest fits");
-        assert_eq!(place(&mut segment, &mut other), None, "all chunks are taken");
+        let copy = |piece, to: &mut [u8]| view.bytes(piece).is_some_and(|bytes| bytes.copy(to));
+        assert!(copy(first, &mut seen));
+        assert_eq!(seen, small);
+        assert!(copy(second, &mut seen[..10]));
+        assert_eq!(seen[..10], other);
+        assert!(!copy(Piece { len: 9, ..second }, &mut seen[..10]), "another length");
+        let outside = Piece { at: SEGMENT_BYTES as u64 - 9, len: 10 };
+        assert!(!copy(outside, &mut seen[..10]));
+        let wrapping = Piece { at: u64::MAX - 3, len: 10 };
+        assert!(!copy(wrapping, &mut seen[..10]));
+        let rest = vec![3u8; (CHUNKS - 3) * CHUNK_BYTES];
+        let third = place(&mut segment, &rest).expect("the rest fits");
+        assert_eq!(place(&mut segment, &other), None, "all chunks are taken");
         segment.free(first);
-        assert!(place(&mut segment, &mut small).is_some());
+        assert!(place(&mut segment, &small).is_some());
         [second, third].into_iter().for_each(|piece| segment.free(piece));
-        assert_eq!(place(&mut segment, &mut []), None);
-        let mut whole = vec![4u8; CHUNKS * CHUNK_BYTES];
-        assert_eq!(place(&mut segment, &mut whole), None, "two chunks are still taken");
+        assert_eq!(place(&mut segment, &[]), None);
+        let whole = vec![4u8; CHUNKS * CHUNK_BYTES];
+        assert_eq!(place(&mut segment, &whole), None, "two chunks are still taken");
     }
 
     #[test]
@@ -338,18 +317,15 @@ mod tests {
         let process = std::process::id();
         let mut target = [0u8; 5];
         let pieces = [Piece { at: base + 200, len: 3 }, Piece { at: base + 1, len: 2 }];
-        // SAFETY: the target's own memory.
-        unsafe {
-            read_memory(process, &pieces, run(&mut target)).unwrap();
-            assert_eq!(target, [200, 201, 202, 1, 2]);
-            assert!(read_memory(process, &pieces[..1], run(&mut target)).is_err(), "too little");
-            assert!(read_memory(process, &pieces, run(&mut target[..4])).is_err(), "too much");
-            let nowhere = [Piece { at: 8, len: 5 }];
-            assert!(read_memory(process, &nowhere, run(&mut target)).is_err());
-            let many = vec![Piece { at: base, len: 1 }; 3000];
-            let mut all = vec![7u8; 3000];
-            read_memory(process, &many, run(&mut all)).unwrap();
-            assert!(all.iter().all(|byte| *byte == 0));
-        }
+        read_memory(process, &pieces, &mut target).unwrap();
+        assert_eq!(target, [200, 201, 202, 1, 2]);
+        assert!(read_memory(process, &pieces[..1], &mut target).is_err(), "too little");
+        assert!(read_memory(process, &pieces, &mut target[..4]).is_err(), "too much");
+        let nowhere = [Piece { at: 8, len: 5 }];
+        assert!(read_memory(process, &nowhere, &mut target).is_err());
+        let many = vec![Piece { at: base, len: 1 }; 3000];
+        let mut all = vec![7u8; 3000];
+        read_memory(process, &many, &mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 0));
     }
 }
