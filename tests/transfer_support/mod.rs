@@ -298,6 +298,11 @@ pub struct Mischief {
     pub panics: AtomicBool,
     /// Data that was held when it was looked at last.
     pub held: AtomicU64,
+    /// Whatever arrives from peers up to this one is lost.
+    pub lost_up_to: AtomicU64,
+    /// The peer that was connected to last, and how many were.
+    pub latest_peer: AtomicU64,
+    pub connections_made: AtomicU64,
 }
 
 impl Mischief {
@@ -338,7 +343,10 @@ impl Transport for Mischievous {
     }
 
     fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
-        self.inner.connect(address)
+        let peer = self.inner.connect(address)?;
+        self.mischief.latest_peer.store(peer.0, Ordering::SeqCst);
+        self.mischief.connections_made.fetch_add(1, Ordering::SeqCst);
+        Ok(peer)
     }
 
     fn send_message(&mut self, peer: PeerId, bytes: Vec<u8>) -> Result<Ticket, TransportError> {
@@ -395,7 +403,9 @@ impl Transport for Mischievous {
         }
         loop {
             let event = self.inner.progress()?;
+            let lost_up_to = self.mischief.lost_up_to.load(Ordering::SeqCst);
             match &event {
+                Event::Message { peer, .. } | Event::Data { peer, .. } if peer.0 <= lost_up_to => {}
                 Event::Message { .. } if self.mischief.is_deaf.load(Ordering::SeqCst) => {}
                 Event::Data { .. } if self.mischief.holds_data.load(Ordering::SeqCst) => {
                     self.held.push_back(event);
