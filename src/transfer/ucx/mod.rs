@@ -26,6 +26,10 @@
 //! reach. An address is an IP address and a port, no more: it can be
 //! judged before it is connected to, and a forged one only leads elsewhere.
 //!
+//! A copy of UCX that the host has loaded, under whatever name, is the one that is used. A host that loads
+//! another one later keeps it to itself (`RTLD_LOCAL`): made visible to all (`RTLD_GLOBAL`), it takes calls
+//! that this one's modules make of UCX for the first time, such as those at the process's end.
+//!
 //! Never does: change the environment, print, or keep UCX's signal handlers. UCX's own log is
 //! turned off only where this library is the first to load UCX, and `UCX_LOG_LEVEL` is not set.
 
