@@ -629,6 +629,27 @@ fn a_source_that_never_answers_runs_into_the_deadline() {
     source.settles();
 }
 
+/// However much is fetched out of it.
+#[test]
+fn a_pool_is_registered_once_and_as_a_whole() {
+    let mischief = Arc::new(Mischief::default());
+    let setup = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let (block_bytes, block_count) = (setup.block_bytes, setup.block_count);
+    let (source, destination) = workers(setup, Setup::default());
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    for _ in 0..1_000 {
+        let handle = destination.begin(&source, &wanted, &[5, 6], Policy::Strict).unwrap();
+        assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+        assert_eq!(handle.claim(), Some(2));
+    }
+    assert_eq!(mischief.registrations.load(Ordering::SeqCst), 1);
+    let registered = mischief.registered_bytes.load(Ordering::SeqCst);
+    assert_eq!(registered, (block_bytes * block_count) as u64);
+    source.settles();
+    destination.settles();
+}
+
 /// A connection over which something came too late is not asked over again: what the network lost of it
 /// may take long to be sent anew, although the source is there.
 #[test]

@@ -137,6 +137,10 @@ impl Transport for Watched {
         Ok(ticket)
     }
 
+    fn register(&mut self, memory: Segment) {
+        self.inner.register(memory);
+    }
+
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
         let ticket = self.inner.receive_data(data, memory)?;
         self.begun += 1;

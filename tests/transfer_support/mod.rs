@@ -303,6 +303,9 @@ pub struct Mischief {
     /// The peer that was connected to last, and how many were.
     pub latest_peer: AtomicU64,
     pub connections_made: AtomicU64,
+    /// How often memory was registered, and how many bytes in all.
+    pub registrations: AtomicU64,
+    pub registered_bytes: AtomicU64,
 }
 
 impl Mischief {
@@ -311,7 +314,7 @@ impl Mischief {
     }
 }
 
-struct Mischievous {
+pub struct Mischievous {
     inner: Box<dyn Transport>,
     mischief: Arc<Mischief>,
     held: VecDeque<Event>,
@@ -320,7 +323,7 @@ struct Mischievous {
 }
 
 impl Mischievous {
-    fn new(inner: Box<dyn Transport>, mischief: Arc<Mischief>) -> Self {
+    pub fn new(inner: Box<dyn Transport>, mischief: Arc<Mischief>) -> Self {
         Self { inner, mischief, held: VecDeque::new(), changed: HashMap::new(), sends: 0 }
     }
 }
@@ -379,6 +382,12 @@ impl Transport for Mischievous {
         let ticket = self.inner.send_data(peer, header, vec![segment])?;
         self.changed.insert(ticket, bytes);
         Ok(ticket)
+    }
+
+    fn register(&mut self, memory: Segment) {
+        self.mischief.registrations.fetch_add(1, Ordering::SeqCst);
+        self.mischief.registered_bytes.fetch_add(memory.len as u64, Ordering::SeqCst);
+        self.inner.register(memory);
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

@@ -16,8 +16,8 @@
 //! lies, more of it through a segment, which one side fills while the other empties it. Messages, and
 //! the news of a death, still come over UCX.
 //!
-//! Guards: data is written here only into memory named by the caller, by this side: it is fetched,
-//! no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind into
+//! Guards: data is written here only into memory named by the caller, by this side: it is fetched, and
+//! no peer gets a key to where it goes (what UCX's keys open at a sender over RDMA: [`registration`]). What a peer can make this side hold is bounded. Callbacks never unwind into
 //! UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
 //!
 //! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or whoever
@@ -44,6 +44,7 @@ mod inbox;
 mod mailbox;
 mod neighbour;
 mod operation;
+mod registration;
 mod segment;
 mod socket;
 mod status;
