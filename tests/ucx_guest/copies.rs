@@ -207,8 +207,12 @@ fn file_of(folder: &Path, part: &str) -> PathBuf {
 /// Loads all parts, each from its own place; the last one's file, or `None` where they do not fit.
 fn load(folder: &Path, is_global: bool) -> Option<PathBuf> {
     let files = PARTS.map(|part| file_of(folder, part));
-    let is_loaded = files.iter().map(|file| open_file(file, is_global)).last()?;
-    is_loaded.then(|| files.into_iter().last())?
+    let mut is_loaded = false;
+    for file in &files {
+        is_loaded = open_file(file, is_global);
+    }
+    let [.., last] = files;
+    is_loaded.then_some(last)
 }
 
 /// Whether it is loaded, for good.

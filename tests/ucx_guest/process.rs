@@ -22,7 +22,7 @@ pub struct Seen {
 
 impl Seen {
     /// It did well, and wrote nothing.
-    pub fn is_silent(self) {
+    pub fn is_silent(&self) {
         assert!(self.status.success() && self.written.is_empty(), "{}", self.account());
     }
 
