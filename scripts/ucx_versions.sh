@@ -15,7 +15,7 @@ fi
 version=${1:-1.22.0}
 folder=target/ucx-$version
 
-ucx_tests() { cargo test --locked --test ucx_transport --test ucx_one_machine --test transfer_ucx; }
+ucx_tests() { cargo test --locked --test ucx_transport --test ucx_one_machine --test ucx_guest --test transfer_ucx; }
 [ -n "$is_wheel_only" ] || ucx_tests
 
 if [ ! -e "$folder/libucx/lib/libucp.so.0" ]; then

@@ -629,6 +629,96 @@ fn a_source_that_never_answers_runs_into_the_deadline() {
     source.settles();
 }
 
+/// However much is fetched out of it.
+#[test]
+fn a_pool_is_registered_once_and_as_a_whole() {
+    let mischief = Arc::new(Mischief::default());
+    let setup = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let (block_bytes, block_count) = (setup.block_bytes, setup.block_count);
+    let (source, destination) = workers(setup, Setup::default());
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    for _ in 0..1_000 {
+        let handle = destination.begin(&source, &wanted, &[5, 6], Policy::Strict).unwrap();
+        assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+        assert_eq!(handle.claim(), Some(2));
+    }
+    assert_eq!(mischief.registrations.load(Ordering::SeqCst), 1);
+    let registered = mischief.registered_bytes.load(Ordering::SeqCst);
+    assert_eq!(registered, (block_bytes * block_count) as u64);
+    source.settles();
+    destination.settles();
+}
+
+/// A connection over which something came too late is not asked over again: what the network lost of it
+/// may take long to be sent anew, although the source is there.
+#[test]
+fn who_was_late_is_asked_anew_over_another_connection() {
+    let mischief = Arc::new(Mischief::default());
+    let setup = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let (source, destination) = workers(Setup::default(), setup);
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    let begin = |places: &[i32]| destination.begin(&source, &wanted, places, Policy::Strict);
+    let handle = begin(&[5, 6]).unwrap();
+    assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+    let made = || mischief.connections_made.load(Ordering::SeqCst);
+    assert_eq!(made(), 1);
+    for (count, places) in (2..).zip([[7, 8], [9, 10]]) {
+        // The connection that is there carries nothing any more.
+        mischief.lost_up_to.store(mischief.latest_peer.load(Ordering::SeqCst), Ordering::SeqCst);
+        let late = begin(&places).unwrap();
+        reaches(&late, State::PrefetchInProgress);
+        destination.clock.pass(Deadlines::default().transfer_ns);
+        assert_eq!(outcome(&late), Outcome::Failed(FailReason::TransferTimeout));
+        let next = begin(&places).unwrap();
+        assert_eq!(outcome(&next), Outcome::Delivered { blocks: 2 });
+        assert_eq!(made(), count);
+    }
+    wait_until("the late ones being closed", || {
+        destination.transceiver.status().sources == 1
+            && source.transceiver.status().destinations == 1
+    });
+    source.settles();
+    destination.settles();
+}
+
+/// Who is only slow goes on with what others asked it over the connection on which one came too late.
+#[test]
+fn a_slow_source_still_delivers_what_others_wait_for() {
+    let mischief = Arc::new(Mischief::default());
+    let setup = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let (source, destination) = workers(Setup::default(), setup);
+    let wanted = sequence(2, 0);
+    source.hold(&wanted, &[0, 1]);
+    let begin = |places: &[i32], deadlines: Deadlines| {
+        let order = order(source.origin(), &wanted, places, Policy::Strict);
+        destination.begin_order(&FetchOrder { deadlines, ..order }).unwrap()
+    };
+    let patient = Deadlines::default();
+    let hasty = Deadlines { transfer_ns: patient.transfer_ns / 10, ..patient };
+    Mischief::set(&mischief.holds_data, true);
+    let (late, waits) = (begin(&[5, 6], hasty), begin(&[7, 8], patient));
+    wait_until("data of both on its way", || mischief.held.load(Ordering::SeqCst) == 2);
+    destination.clock.pass(hasty.transfer_ns);
+    assert_eq!(outcome(&late), Outcome::Failed(FailReason::TransferTimeout));
+    // Another one is asked over a connection of its own, and the first is not closed for that.
+    let next = begin(&[9, 10], patient);
+    wait_until("its data on its way", || mischief.held.load(Ordering::SeqCst) == 3);
+    assert_eq!(mischief.connections_made.load(Ordering::SeqCst), 2);
+    assert_eq!(destination.transceiver.status().sources, 2);
+    Mischief::set(&mischief.holds_data, false);
+    for handle in [waits, next] {
+        assert_eq!(outcome(&handle), Outcome::Delivered { blocks: 2 });
+    }
+    wait_until("the late one being closed", || {
+        destination.transceiver.status().sources == 1
+            && source.transceiver.status().destinations == 1
+    });
+    source.settles();
+    destination.settles();
+}
+
 #[test]
 fn a_destination_that_never_receives_is_cut_off_when_the_hold_time_is_over() {
     let mischief = Arc::new(Mischief::default());

@@ -4,6 +4,7 @@
 mod transfer_support;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,21 @@ fn source(hub: &Arc<LoopbackHub>, peers: Peers) -> (Worker, Sequence) {
     let wanted = sequence(3, 0);
     source.hold(&wanted, &[0, 1, 2]);
     (source, wanted)
+}
+
+/// Over RDMA a peer that is sent one block of memory that was registered as a whole can reach all of it.
+#[test]
+fn a_pool_is_registered_only_where_every_peer_has_proven_itself() {
+    let hub = LoopbackHub::new(42);
+    let policies = [(key(), 1), (Peers::OfThisMachine, 0), (Peers::Anybody, 0)];
+    for (peers, count) in policies {
+        let mischief = Arc::new(Mischief::default());
+        let inner = Forwarding(Mischievous::new(Box::new(hub.transport()), Arc::clone(&mischief)));
+        let gate = Gate::new(Box::new(inner), peers, Arc::default());
+        let worker = Worker::over(Box::new(gate), Setup::default());
+        assert_eq!(mischief.registrations.load(Ordering::SeqCst), count);
+        drop(worker);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The UCX adapter against the real library, on the loopback device: the conformance suite, two
-//! processes, a killed peer, and what must not grow or change.
+//! processes, a killed peer, and what must not grow.
 //!
 //! Skipped, with a reason printed, where there is no UCX. A test that needs a process of its own
 //! starts this very program again: `child` then plays the part that [`PART`] names.
@@ -234,7 +234,6 @@ fn child() {
         "server" => play_server(),
         "stuck" => play_stuck(),
         "many connections" => play_many_connections(),
-        "signals" => play_signals(),
         other => match other.split_once(" calls ") {
             Some((tls, digits)) => play_caller(tls, &from_digits(digits)),
             None => panic!("no part {other}"),
@@ -796,32 +795,4 @@ fn play_many_connections() {
     assert!(after <= before + 4, "{before} descriptors grew to {after}");
     drop((first, second));
     assert!(open_descriptors() < before, "the transports keep descriptors");
-}
-
-#[test]
-fn signal_handlers_stay_the_hosts() {
-    if ucx_is_here() {
-        Other::start("signals").ends_well();
-    }
-}
-
-fn play_signals() {
-    let dispositions = || -> Vec<usize> {
-        (1..=31)
-            .map(|signal| {
-                // SAFETY: reads the disposition into a zeroed local.
-                unsafe {
-                    let mut now: libc::sigaction = std::mem::zeroed();
-                    libc::sigaction(signal, std::ptr::null(), &mut now);
-                    now.sa_sigaction
-                }
-            })
-            .collect()
-    };
-    let before = dispositions();
-    let (mut first, mut second) = (open("all"), open("all"));
-    connected(&mut Side::new(&mut first), &mut Side::new(&mut second));
-    assert_eq!(dispositions(), before);
-    drop((first, second));
-    assert_eq!(dispositions(), before);
 }

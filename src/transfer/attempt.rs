@@ -218,6 +218,12 @@ impl Attempt {
         matches!(outcome, Some(Outcome::Failed(FailReason::PeerGone)))
     }
 
+    /// For the thread: whether it ended because a source took too long.
+    pub(super) fn has_timed_out(&self) -> bool {
+        let outcome = self.shared.lock().prefetch.outcome();
+        matches!(outcome, Some(Outcome::Failed(FailReason::TransferTimeout)))
+    }
+
     /// For the thread: whether nothing is left to happen.
     pub(super) fn is_over(&self) -> bool {
         self.shared.lock().prefetch.is_over()

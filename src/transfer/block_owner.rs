@@ -113,6 +113,10 @@ unsafe impl<M: BlockMemory> BlockMemory for TreeAndPool<M> {
         self.pool.block(id)
     }
 
+    fn whole(&self) -> Option<Segment> {
+        self.pool.whole()
+    }
+
     fn contains(&self, id: i32) -> bool {
         self.pool.contains(id)
     }

@@ -65,6 +65,9 @@ pub struct Destination {
     /// Attempts whose delivered blocks are on a lease, by the attempt's number.
     leased: BTreeMap<u64, Arc<Attempt>>,
     connections: BTreeMap<Vec<u8>, Connection>,
+    /// Connections over which something came too late: nothing new is asked over them, and they are
+    /// closed when the last attempt that asked over them needs them no more.
+    retired: BTreeSet<PeerId>,
     receives: BTreeMap<Ticket, Receive>,
     /// Announced runs that wait for staging.
     waiting: VecDeque<Run>,
@@ -148,6 +151,7 @@ impl Destination {
             running: BTreeMap::new(),
             leased: BTreeMap::new(),
             connections: BTreeMap::new(),
+            retired: BTreeSet::new(),
             receives: BTreeMap::new(),
             waiting: VecDeque::new(),
             scatters: VecDeque::new(),
@@ -161,7 +165,8 @@ impl Destination {
 
     /// Sources connected to, for the status.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.connections.values().map(|connection| connection.peer)
+        let current = self.connections.values().map(|connection| connection.peer);
+        current.chain(self.retired.iter().copied())
     }
 
     /// Announced runs that wait for staging.
@@ -445,6 +450,7 @@ impl Destination {
     /// A connection is gone.
     pub fn peer_gone(&mut self, now_ns: u64, transport: &mut dyn Transport, peer: PeerId) {
         self.connections.retain(|_, connection| connection.peer != peer);
+        self.retired.remove(&peer);
         let asked: Vec<u64> = self
             .running
             .iter()
@@ -548,7 +554,7 @@ impl Destination {
             connection.last_used_ns = now_ns;
             return Ok(connection.peer);
         }
-        if self.connections.len() >= self.limits.connections {
+        if self.connections.len() + self.retired.len() >= self.limits.connections {
             self.close_idle_connection(transport, chosen)?;
         }
         let peer = transport.connect(&rank.address).map_err(|error| match error {
@@ -623,13 +629,48 @@ impl Destination {
         if has_ended && attempt.has_lost_a_source() {
             self.note_stale(sequence);
         }
+        if has_ended && attempt.has_timed_out() {
+            self.retire(sequence);
+        }
         if has_ended {
             self.forget_waiting(now_ns, transport, sequence);
         }
-        if attempt.is_quiesced() && self.running.remove(&sequence).is_some() && !attempt.is_over() {
-            self.leased.insert(sequence, attempt);
+        if attempt.is_quiesced() && self.running.remove(&sequence).is_some() {
+            self.close_retired(transport);
+            if !attempt.is_over() {
+                self.leased.insert(sequence, attempt);
+            }
         }
         for_caller
+    }
+
+    /// Who let an attempt wait too long is asked anew over another connection: what the network has
+    /// swallowed of this one, TCP may take long to send again although the peer is there. A peer that
+    /// is only slow goes on with what others asked it over this one.
+    fn retire(&mut self, sequence: u64) {
+        let Some(running) = self.running.get(&sequence) else { return };
+        let ranks = running.sources.iter().flat_map(Sources::ranks);
+        let late: BTreeSet<PeerId> =
+            ranks.filter(|rank| rank.is_pending()).map(|rank| rank.peer).collect();
+        let retired = &mut self.retired;
+        // One that is gone, or retired already, is not among them.
+        self.connections.retain(|_, connection| {
+            !late.contains(&connection.peer) || !retired.insert(connection.peer)
+        });
+    }
+
+    /// Closes the retired connections over which nothing is under way any more.
+    fn close_retired(&mut self, transport: &mut dyn Transport) {
+        let asked: BTreeSet<PeerId> = self.running.values().flat_map(Running::peers).collect();
+        let disconnected = &mut self.disconnected;
+        self.retired.retain(|peer| {
+            let is_asked = asked.contains(peer);
+            if !is_asked {
+                transport.disconnect(*peer);
+                disconnected.push(*peer);
+            }
+            is_asked
+        });
     }
 
     fn act(

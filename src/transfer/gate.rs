@@ -342,6 +342,13 @@ impl Transport for Gate {
         self.inner.read_data(data, take)
     }
 
+    fn register(&mut self, memory: Segment) {
+        // A key to all of it is only for those who have proven that they may have what is in it.
+        if let Peers::WithKey(..) = self.policy {
+            self.inner.register(memory);
+        }
+    }
+
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
         self.inner.receive_data(data, memory)
     }

@@ -96,6 +96,11 @@ unsafe impl BlockMemory for BlockPool {
     fn block(&self, id: i32) -> Option<Segment> {
         BlockPool::block(self, id)
     }
+
+    fn whole(&self) -> Option<Segment> {
+        // `new` checked that it is no more than memory can be.
+        Some(Segment { data: self.base, len: self.block_bytes * self.block_count })
+    }
 }
 
 /// Where blocks lie, and what is read and written there.
@@ -110,6 +115,11 @@ pub unsafe trait BlockMemory: Send + Sync {
     /// Where a block lies; `None` for an id that is none, and where the host's processors cannot reach
     /// it. As long as [`BlockMemory::block_bytes`].
     fn block(&self, id: i32) -> Option<Segment>;
+
+    /// Memory in one piece that all blocks lie in, and nothing else; `None` where they lie anywhere.
+    fn whole(&self) -> Option<Segment> {
+        None
+    }
 
     /// The pool of a device that has the blocks; `None` where the host's processors reach them. With one,
     /// what is read and written below is not there: blocks are copied by the device.
@@ -225,6 +235,8 @@ mod tests {
             pool.block(-1).is_none() && pool.block(4).is_none() && pool.block(i32::MIN).is_none()
         );
         assert_eq!(pool.block(3).unwrap().data as usize - base as usize, 30);
+        let whole = pool.whole().unwrap();
+        assert_eq!((whole.data, whole.len), (base, 40));
         let lens = |ids: &[i32]| -> Vec<usize> {
             pool.segments(ids).unwrap().iter().map(|segment| segment.len).collect()
         };

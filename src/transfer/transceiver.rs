@@ -303,12 +303,15 @@ impl Transceiver {
 
     fn compose(
         config: TransceiverConfig,
-        transport: Box<dyn Transport>,
+        mut transport: Box<dyn Transport>,
         states: Arc<dyn StateSource>,
         allow_list: Arc<RwLock<AllowList>>,
         surroundings: Surroundings,
     ) -> Result<(Self, Driver), CreateError> {
         check(&config)?;
+        if let Some(memory) = config.owner.whole() {
+            transport.register(memory);
+        }
         let Surroundings { incarnation, clock, metrics, poison } = surroundings;
         let own_rank = RankAddress {
             rank: config.rank,

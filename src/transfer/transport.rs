@@ -213,6 +213,11 @@ pub trait Transport: Send {
         false
     }
 
+    /// Says that data will be sent out of this memory time and again, until the transport's end: what
+    /// its wires need to read there is prepared once, where it can be. Wires that let peers read it
+    /// themselves may open all of it to whoever is sent anything from there.
+    fn register(&mut self, _memory: Segment) {}
+
     /// Receives announced data into `memory`, whose length must be the announced one. The memory
     /// is written until the ticket's event.
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError>;

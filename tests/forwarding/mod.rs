@@ -50,6 +50,10 @@ pub trait Around: Send {
         self.inner_mut().read_data(data, take)
     }
 
+    fn register(&mut self, memory: Segment) {
+        self.inner_mut().register(memory);
+    }
+
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {
         self.inner_mut().receive_data(data, memory)
     }
@@ -114,6 +118,10 @@ impl<T: Around> Transport for Forwarding<T> {
 
     fn read_data(&mut self, data: DataId, take: &mut dyn FnMut(Unsettled<'_>)) -> bool {
         self.0.read_data(data, take)
+    }
+
+    fn register(&mut self, memory: Segment) {
+        self.0.register(memory);
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

@@ -259,24 +259,13 @@ fn partitions(
         destination.process.asks("settle");
         source.process.asks("settle");
         cut(false);
-        // TCP may still be waiting before it tries again: a fetch that meets the old connection ends as
-        // well, and the next one is another.
-        let mut tries = 1;
-        loop {
-            destination.begin(source);
-            let next = destination.outcome();
-            if next.is_delivered() {
-                destination.claim();
-                break;
-            }
-            tries += 1;
-            assert!(tries < 10, "{state}: {next:?}");
-        }
+        // TCP may still be waiting before it tries again on the old connection: nobody waits for that.
+        destination.fetches(source);
         // Somebody new is served at once.
         let mut fresh = namespaces.destination();
         fresh.fetches(source);
         lines += &format!(
-            "- cut while the source was in `{state}`: {}; whole again: delivered at try {tries}\n",
+            "- cut while the source was in `{state}`: {}; whole again: the next one delivered\n",
             ended.how
         );
     }

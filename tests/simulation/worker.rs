@@ -680,8 +680,18 @@ impl Worker {
     }
 
     fn any_fetch(&mut self, rng: &mut SplitMix) -> Option<&mut Fetch> {
-        let nth = rng.below(self.fetches.len());
+        let nth = self.any_index(rng);
         self.fetches.get_mut(nth)
+    }
+
+    /// Any of the fetches, and rather one that has ended and is not quiesced: few are, and not for long.
+    fn any_index(&self, rng: &mut SplitMix) -> usize {
+        let is_between = |fetch: &Fetch| fetch.outcome.is_some() && !fetch.is_quiesced;
+        let any = rng.below(self.fetches.len());
+        match rng.below(2) {
+            0 => any,
+            _ => self.fetches.iter().position(is_between).unwrap_or(any),
+        }
     }
 
     /// Destroys a fetch in whatever state, and uses its blocks for something else at once.
@@ -689,7 +699,7 @@ impl Worker {
         if self.fetches.is_empty() {
             return Ok(());
         }
-        let fetch = self.fetches.swap_remove(around.rng.below(self.fetches.len()));
+        let fetch = self.fetches.swap_remove(self.any_index(around.rng));
         let what = match (fetch.state, fetch.outcome, fetch.is_quiesced) {
             (_, Some(_), false) => "dropped before quiesced",
             (State::PrefetchInit, ..) => "dropped in init",

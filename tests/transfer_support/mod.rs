@@ -302,6 +302,14 @@ pub struct Mischief {
     pub panics: AtomicBool,
     /// Data that was held when it was looked at last.
     pub held: AtomicU64,
+    /// Whatever arrives from peers up to this one is lost.
+    pub lost_up_to: AtomicU64,
+    /// The peer that was connected to last, and how many were.
+    pub latest_peer: AtomicU64,
+    pub connections_made: AtomicU64,
+    /// How often memory was registered, and how many bytes in all.
+    pub registrations: AtomicU64,
+    pub registered_bytes: AtomicU64,
 }
 
 impl Mischief {
@@ -310,7 +318,7 @@ impl Mischief {
     }
 }
 
-struct Mischievous {
+pub struct Mischievous {
     inner: Box<dyn Transport>,
     mischief: Arc<Mischief>,
     held: VecDeque<Event>,
@@ -319,7 +327,7 @@ struct Mischievous {
 }
 
 impl Mischievous {
-    fn new(inner: Box<dyn Transport>, mischief: Arc<Mischief>) -> Self {
+    pub fn new(inner: Box<dyn Transport>, mischief: Arc<Mischief>) -> Self {
         Self { inner, mischief, held: VecDeque::new(), changed: HashMap::new(), sends: 0 }
     }
 }
@@ -331,6 +339,13 @@ impl Around for Mischievous {
 
     fn inner_mut(&mut self) -> &mut dyn Transport {
         &mut *self.inner
+    }
+
+    fn connect(&mut self, address: &[u8]) -> Result<PeerId, TransportError> {
+        let peer = self.inner.connect(address)?;
+        self.mischief.latest_peer.store(peer.0, Ordering::SeqCst);
+        self.mischief.connections_made.fetch_add(1, Ordering::SeqCst);
+        Ok(peer)
     }
 
     fn send_data(
@@ -366,6 +381,12 @@ impl Around for Mischievous {
         None
     }
 
+    fn register(&mut self, memory: Segment) {
+        self.mischief.registrations.fetch_add(1, Ordering::SeqCst);
+        self.mischief.registered_bytes.fetch_add(memory.len as u64, Ordering::SeqCst);
+        self.inner.register(memory);
+    }
+
     fn disconnect(&mut self, peer: PeerId) {
         self.held.retain(|event| !matches!(event, Event::Data { peer: from, .. } if *from == peer));
         self.inner.disconnect(peer);
@@ -380,7 +401,9 @@ impl Around for Mischievous {
         }
         loop {
             let event = self.inner.progress()?;
+            let lost_up_to = self.mischief.lost_up_to.load(Ordering::SeqCst);
             match &event {
+                Event::Message { peer, .. } | Event::Data { peer, .. } if peer.0 <= lost_up_to => {}
                 Event::Message { .. } if self.mischief.is_deaf.load(Ordering::SeqCst) => {}
                 Event::Data { .. } if self.mischief.holds_data.load(Ordering::SeqCst) => {
                     self.held.push_back(event);

@@ -327,6 +327,12 @@ pub const UCP_EP_PARAMS_FLAGS_SEND_CLIENT_ID: ucp_ep_params_flags_field = 4;
 pub type ucp_ep_params_flags_field = ::std::os::raw::c_uint;
 pub const UCP_EP_CLOSE_FLAG_FORCE: ucp_ep_close_flags_t = 1;
 pub type ucp_ep_close_flags_t = ::std::os::raw::c_uint;
+pub const UCP_MEM_MAP_PARAM_FIELD_ADDRESS: ucp_mem_map_params_field = 1;
+pub const UCP_MEM_MAP_PARAM_FIELD_LENGTH: ucp_mem_map_params_field = 2;
+pub const UCP_MEM_MAP_PARAM_FIELD_FLAGS: ucp_mem_map_params_field = 4;
+pub const UCP_MEM_MAP_PARAM_FIELD_PROT: ucp_mem_map_params_field = 8;
+pub const UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE: ucp_mem_map_params_field = 16;
+pub type ucp_mem_map_params_field = ::std::os::raw::c_uint;
 pub const UCP_WORKER_ATTR_FIELD_THREAD_MODE: ucp_worker_attr_field = 1;
 pub const UCP_WORKER_ATTR_FIELD_ADDRESS: ucp_worker_attr_field = 2;
 pub const UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS: ucp_worker_attr_field = 4;
@@ -539,6 +545,34 @@ const _: () = {
 pub type ucp_listener_params_t = ucp_listener_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct ucp_mem_map_params {
+    pub field_mask: u64,
+    pub address: *mut ::std::os::raw::c_void,
+    pub length: usize,
+    pub flags: ::std::os::raw::c_uint,
+    pub prot: ::std::os::raw::c_uint,
+    pub memory_type: ucs_memory_type_t,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_mem_map_params"][::std::mem::size_of::<ucp_mem_map_params>() - 40usize];
+    ["Alignment of ucp_mem_map_params"][::std::mem::align_of::<ucp_mem_map_params>() - 8usize];
+    ["Offset of field: ucp_mem_map_params::field_mask"]
+        [::std::mem::offset_of!(ucp_mem_map_params, field_mask) - 0usize];
+    ["Offset of field: ucp_mem_map_params::address"]
+        [::std::mem::offset_of!(ucp_mem_map_params, address) - 8usize];
+    ["Offset of field: ucp_mem_map_params::length"]
+        [::std::mem::offset_of!(ucp_mem_map_params, length) - 16usize];
+    ["Offset of field: ucp_mem_map_params::flags"]
+        [::std::mem::offset_of!(ucp_mem_map_params, flags) - 24usize];
+    ["Offset of field: ucp_mem_map_params::prot"]
+        [::std::mem::offset_of!(ucp_mem_map_params, prot) - 28usize];
+    ["Offset of field: ucp_mem_map_params::memory_type"]
+        [::std::mem::offset_of!(ucp_mem_map_params, memory_type) - 32usize];
+};
+pub type ucp_mem_map_params_t = ucp_mem_map_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct ucp_tag_recv_info {
     pub sender_tag: ucp_tag_t,
     pub length: usize,
@@ -733,6 +767,13 @@ pub struct Ucx {
         conn_request: ucp_conn_request_h,
     ) -> ucs_status_t,
     pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
+    pub ucp_mem_map: unsafe extern "C" fn(
+        context: ucp_context_h,
+        params: *const ucp_mem_map_params_t,
+        memh_p: *mut ucp_mem_h,
+    ) -> ucs_status_t,
+    pub ucp_mem_unmap:
+        unsafe extern "C" fn(context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t,
     pub ucp_worker_set_am_recv_handler: unsafe extern "C" fn(
         worker: ucp_worker_h,
         param: *const ucp_am_handler_param_t,
@@ -794,6 +835,8 @@ impl Ucx {
         let ucp_ep_close_nbx = __library.get(b"ucp_ep_close_nbx\0").map(|sym| *sym)?;
         let ucp_listener_reject = __library.get(b"ucp_listener_reject\0").map(|sym| *sym)?;
         let ucp_ep_print_info = __library.get(b"ucp_ep_print_info\0").map(|sym| *sym)?;
+        let ucp_mem_map = __library.get(b"ucp_mem_map\0").map(|sym| *sym)?;
+        let ucp_mem_unmap = __library.get(b"ucp_mem_unmap\0").map(|sym| *sym)?;
         let ucp_worker_set_am_recv_handler =
             __library.get(b"ucp_worker_set_am_recv_handler\0").map(|sym| *sym)?;
         let ucp_am_send_nbx = __library.get(b"ucp_am_send_nbx\0").map(|sym| *sym)?;
@@ -824,6 +867,8 @@ impl Ucx {
             ucp_ep_close_nbx,
             ucp_listener_reject,
             ucp_ep_print_info,
+            ucp_mem_map,
+            ucp_mem_unmap,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
             ucp_am_recv_data_nbx,
@@ -948,6 +993,17 @@ impl Ucx {
     }
     pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
         (self.ucp_ep_print_info)(ep, stream)
+    }
+    pub unsafe fn ucp_mem_map(
+        &self,
+        context: ucp_context_h,
+        params: *const ucp_mem_map_params_t,
+        memh_p: *mut ucp_mem_h,
+    ) -> ucs_status_t {
+        (self.ucp_mem_map)(context, params, memh_p)
+    }
+    pub unsafe fn ucp_mem_unmap(&self, context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t {
+        (self.ucp_mem_unmap)(context, memh)
     }
     pub unsafe fn ucp_worker_set_am_recv_handler(
         &self,

@@ -3,7 +3,7 @@
 //! What it is for: calling UCX without linking it, so that a machine without UCX runs everything
 //! else. [`Library::open`] finds every function of [`Ucx`] or fails; nothing is looked up later.
 //!
-//! Guards: a second copy of UCX (a loaded one is taken first, by its SONAME), a release that is too
+//! Guards: a second copy of UCX (a loaded one is taken first, whatever it is called), a release that is too
 //! old, and the host's signal handlers (see [`with_signals_kept`]).
 //! Never does: change the environment, or unload UCX, whose threads and memory hooks stay.
 

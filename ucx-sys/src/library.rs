@@ -1,6 +1,7 @@
 //! Opening `libucp.so.0` and finding all functions in it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use libloading::os::unix::{Library as DynamicLibrary, RTLD_LOCAL, RTLD_NOW};
 
@@ -79,7 +80,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens [`LIBRARY`]: the copy that is loaded already, else the one that the loader finds.
+    /// Opens [`LIBRARY`]: the copy that is loaded already, whatever its file is called, else the one that
+    /// the loader finds.
     pub fn open() -> Result<Self, OpenError> {
         Self::open_named(LIBRARY)
     }
@@ -106,12 +108,60 @@ fn load(name: &str) -> Result<(DynamicLibrary, bool), OpenError> {
     if let Ok(loaded) = unsafe { DynamicLibrary::open(Some(name), flags | libc::RTLD_NOLOAD) } {
         return Ok((loaded, false));
     }
+    if let Some(path) = renamed_copy_of(name) {
+        // SAFETY: RTLD_NOLOAD runs no code of a library.
+        if let Ok(loaded) = unsafe { DynamicLibrary::open(Some(path), flags | libc::RTLD_NOLOAD) } {
+            return Ok((loaded, false));
+        }
+    }
     // SAFETY: UCX's constructors may run in any thread at any time; what they do to signals is
     // undone by the caller.
     match unsafe { DynamicLibrary::open(Some(name), flags) } {
         Ok(library) => Ok((library, true)),
         Err(error) => Err(OpenError::Missing(error.to_string())),
     }
+}
+
+/// The file of a loaded library whose name begins as that one does: packages that bring a UCX of their own
+/// call it `libucp-2c6f1a9b.so.0.0.0` or the like, and in it too. A second copy beside such a one would
+/// find the first one's functions for its own where those are visible to all, and both would patch the
+/// process's memory functions.
+fn renamed_copy_of(name: &str) -> Option<OsString> {
+    struct Search<'a> {
+        stem: &'a [u8],
+        found: Option<OsString>,
+    }
+
+    unsafe extern "C" fn look_at(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        search: *mut libc::c_void,
+    ) -> i32 {
+        // SAFETY: what was handed over below, for the time of the call.
+        let search = unsafe { &mut *search.cast::<Search<'_>>() };
+        // SAFETY: the loader describes a loaded library, whose name lasts until this returns.
+        let name = unsafe { (*info).dlpi_name };
+        if name.is_null() {
+            return 0;
+        }
+        // SAFETY: a C string, as above.
+        let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let is_one = file.strip_prefix(search.stem).is_some_and(|rest| {
+            matches!(rest.first(), Some(b'-' | b'_' | b'.'))
+                && rest.windows(3).any(|at| at == b".so")
+        });
+        if is_one {
+            search.found = Some(OsStr::from_bytes(path).to_owned());
+        }
+        i32::from(is_one)
+    }
+
+    let stem = name.split(".so").next().unwrap_or(name).as_bytes();
+    let mut search = Search { stem, found: None };
+    // SAFETY: the callback gets what it expects, and does not unwind.
+    unsafe { libc::dl_iterate_phdr(Some(look_at), std::ptr::from_mut(&mut search).cast()) };
+    search.found
 }
 
 fn version_of(ucx: &Ucx) -> Version {
@@ -151,6 +201,16 @@ mod tests {
         let error = Library::open_named("libucp-of-nobody.so.0").err().expect("no such library");
         assert!(matches!(error, OpenError::Missing(_)));
         assert!(error.to_string().contains("install UCX 1.12"), "{error}");
+    }
+
+    #[test]
+    fn loaded_libraries_are_found_by_how_their_names_begin() {
+        // SAFETY: a function of the library looked for, so that it is loaded.
+        assert_ne!(unsafe { libc::getpid() }, 0);
+        let found = renamed_copy_of("libc.so.6").expect("the C library is loaded");
+        assert!(found.to_string_lossy().contains("/libc"), "{found:?}");
+        assert_eq!(renamed_copy_of("lib.so.6"), None, "no part of a word");
+        assert_eq!(renamed_copy_of("libc-of-nobody.so.6"), None);
     }
 
     #[test]

@@ -85,8 +85,14 @@ pub struct UcxTransport {
 impl UcxTransport {
     /// Opens UCX and starts to accept connections.
     pub fn open(options: UcxOptions) -> Result<Self, TransportError> {
+        judge_listening(options.listen)?;
+        Self::over(Context::open(&options)?, options)
+    }
+
+    /// As [`UcxTransport::open`], over a UCX that is set up.
+    pub(super) fn over(context: Context, options: UcxOptions) -> Result<Self, TransportError> {
         let listen = judge_listening(options.listen)?;
-        let context = Arc::new(Context::open(&options)?);
+        let context = Arc::new(context);
         let tls = options.tls.or_else(|| std::env::var("UCX_TLS").ok());
         let ways = Ways::of(tls.as_deref().unwrap_or("all"));
         let wake_event = Arc::new(WakeEvent::new()?);
@@ -858,6 +864,10 @@ impl Transport for UcxTransport {
         // Read, which is all that its sender is told of either.
         self.discard_data(data);
         true
+    }
+
+    fn register(&mut self, memory: Segment) {
+        self.worker.register(memory);
     }
 
     fn receive_data(&mut self, data: DataId, memory: Segment) -> Result<Ticket, TransportError> {

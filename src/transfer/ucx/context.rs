@@ -33,6 +33,11 @@ impl Context {
         &self.library.ucx
     }
 
+    #[cfg(test)]
+    pub fn ucx_mut(&mut self) -> &mut Ucx {
+        &mut self.library.ucx
+    }
+
     pub fn handle(&self) -> ucp_context_h {
         self.handle
     }

@@ -170,3 +170,25 @@ fn whoever_connects_and_leaves_was_never_there() {
         }
     });
 }
+
+/// All of the above once more in a process of its own, for what they have UCX print: nothing. Its standard
+/// output has the harness's words only.
+#[test]
+fn nothing_is_printed_because_of_them() {
+    if let Err(error) = availability() {
+        return println!("skipped: {error}");
+    }
+    let others = module_path!().split_once("::").expect("inside of the crate").1;
+    let output = std::process::Command::new(std::env::current_exe().expect("a program"))
+        .args([others, "--skip", "nothing_is_printed", "--nocapture", "--test-threads=1"])
+        .env_remove("UCX_LOG_LEVEL")
+        .output()
+        .expect("this program starts");
+    let [written, errors] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{written}{errors}");
+    let is_the_harness =
+        |line: &str| line.is_empty() || line.starts_with("running ") || line.starts_with("test ");
+    assert!(written.lines().all(is_the_harness) && errors.is_empty(), "{written}{errors}");
+    assert!(written.contains("a_number_used_twice_ends_the_connection ... ok"), "{written}");
+}

@@ -16,8 +16,8 @@
 //! lies, more of it through a segment, which one side fills while the other empties it. Messages, and
 //! the news of a death, still come over UCX.
 //!
-//! Guards: data is written here only into memory named by the caller, by this side: it is fetched,
-//! no peer gets a key. What a peer can make this side hold is bounded. Callbacks never unwind into
+//! Guards: data is written here only into memory named by the caller, by this side: it is fetched, and
+//! no peer gets a key to where it goes (what UCX's keys open at a sender over RDMA: [`registration`]). What a peer can make this side hold is bounded. Callbacks never unwind into
 //! UCX ([`mailbox`]). Every ticket ends exactly once, after UCX has let go of its memory.
 //!
 //! What it cannot guard: UCX trusts its wire. Whoever can reach the ports that UCX opens, or whoever
@@ -25,6 +25,10 @@
 //! sent to the listener's port are enough for UCX 1.13). Keep UCX on networks that only workers
 //! reach. An address is an IP address and a port, no more: it can be
 //! judged before it is connected to, and a forged one only leads elsewhere.
+//!
+//! A copy of UCX that the host has loaded, under whatever name, is the one that is used. A host that loads
+//! another one later keeps it to itself (`RTLD_LOCAL`): made visible to all (`RTLD_GLOBAL`), it takes calls
+//! that this one's modules make of UCX for the first time, such as those at the process's end.
 //!
 //! Never does: change the environment, print, or keep UCX's signal handlers. UCX's own log is
 //! turned off only where this library is the first to load UCX, and `UCX_LOG_LEVEL` is not set.
@@ -40,6 +44,7 @@ mod inbox;
 mod mailbox;
 mod neighbour;
 mod operation;
+mod registration;
 mod room;
 mod segment;
 mod socket;

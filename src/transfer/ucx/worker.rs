@@ -18,6 +18,7 @@ use super::context::Context;
 use super::frame::{HEADER_BYTES, MAX_INLINE_BYTES};
 use super::mailbox::{self, Mailbox};
 use super::operation::Operation;
+use super::registration::Registration;
 use super::socket::{port_of, Socket};
 use super::status;
 use crate::transfer::transport::{Segment, TransportError};
@@ -47,6 +48,8 @@ pub(super) struct Worker {
     /// NULL until it listens.
     listener: ucp_listener_h,
     event_descriptor: RawFd,
+    /// Dropped after the worker was destroyed.
+    registrations: Vec<Registration>,
     pub mailbox: Box<Mailbox>,
 }
 
@@ -72,6 +75,7 @@ impl Worker {
             handle,
             listener: std::ptr::null_mut(),
             event_descriptor: -1,
+            registrations: Vec::new(),
         };
         worker.judge_header_room()?;
         // SAFETY: a live worker and a writable number.
@@ -153,6 +157,11 @@ impl Worker {
 
     fn mailbox_argument(&self) -> *mut c_void {
         std::ptr::from_ref::<Mailbox>(&self.mailbox).cast_mut().cast()
+    }
+
+    /// Tells UCX of memory that stays where it is as long as the worker lives.
+    pub fn register(&mut self, memory: Segment) {
+        self.registrations.extend(Registration::of(&self.context, memory));
     }
 
     /// Lets UCX work; whether it did anything.
@@ -353,6 +362,8 @@ impl Drop for Worker {
             let unused = Mailbox::new(Arc::clone(&self.context));
             std::mem::forget(std::mem::replace(&mut self.mailbox, unused));
             std::mem::forget(Arc::clone(&self.context));
+            // What it has begun may still read there.
+            std::mem::forget(std::mem::take(&mut self.registrations));
             return;
         }
         // SAFETY: ours, destroyed once; its callbacks still find the mailbox.
