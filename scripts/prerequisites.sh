@@ -75,11 +75,13 @@ need_python_packages() {
 # package, which is not installed: its server must not start on whoever's machine this is. Where it cannot
 # be had, the test that uses it is skipped and says so.
 need_promtool() {
+    # Its sandbox has no access to this folder.
+    fetch_prometheus() { apt-get -o APT::Sandbox::User=root download -qq prometheus; }
     [ ! -x build/promtool/promtool ] && ! command -v promtool >/dev/null || return 0
     mkdir -p build/promtool
     (
         cd build/promtool &&
-            { apt-get download -qq prometheus || { as_root apt-get update -qq && apt-get download -qq prometheus; }; } &&
+            { fetch_prometheus || { as_root apt-get update -qq && fetch_prometheus; }; } &&
             dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool &&
             rm prometheus_*.deb
     ) >&2 || echo "no promtool: the test that needs it is skipped" >&2
