@@ -810,9 +810,9 @@ impl Destination {
         staging: &mut Staging,
     ) -> Option<Result<(), FailReason>> {
         let Staging::Plain(memory) = staging else { return None };
-        let _range = Range::push_of_attempt(Step::Verify, run.sequence, run.len);
         let mut verdict = None;
         transport.read_data(run.data, &mut |bytes| {
+            let _range = Range::push_of_attempt(Step::Verify, run.sequence, run.len);
             verdict = Some(self.compare(run, |name, place| {
                 bytes.copy_block(place.start, memory.get_mut(place)?, name)
             }));
