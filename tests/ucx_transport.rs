@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use kvhints::transfer::transport::{Event, Segment, Transport, TransportError};
 use kvhints::transfer::ucx::{availability, UcxOptions, UcxTransport};
 use transport_conformance::{
-    connected, data, gone, message, pattern, received, run, sent, until, whole, Side, PATIENCE,
+    alone, connected, data, gone, message, pattern, received, run, sent, until, whole, Side,
+    PATIENCE,
 };
 use ucx_support::{open, ucx_is_here};
 
@@ -254,21 +255,6 @@ fn from_digits(digits: &str) -> Vec<u8> {
 
 fn tell_address(transport: &UcxTransport) {
     println!("\nADDRESS {}", to_digits(transport.address()));
-}
-
-/// Drives one transport alone until `done` gives something.
-fn alone<T>(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        while let Some(event) = side.transport.progress() {
-            side.events.push(event);
-        }
-        if let Some(found) = done(side) {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", side.events);
-        side.transport.wait(Duration::from_millis(50));
-    }
 }
 
 /// Sends back what it gets, until its peer leaves.

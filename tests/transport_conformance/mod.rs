@@ -43,6 +43,20 @@ impl<'a> Side<'a> {
     }
 }
 
+/// Drives one side alone, whose other side is in another process, until `done` gives something.
+#[allow(dead_code)] // The simulation has no other process.
+pub fn alone<T>(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        side.progress();
+        if let Some(found) = done(side) {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", side.events);
+        side.transport.wait(Duration::from_millis(50));
+    }
+}
+
 /// Drives both sides until `done` gives something.
 pub fn until<T>(
     a: &mut Side,

@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::time::{Duration, Instant};
 
 use kvhints::transfer::transport::Transport;
 use kvhints::transfer::ucx::{UcxOptions, UcxTransport};
 
 use crate::process::{play as play_part, Peer};
 use crate::transport_conformance::{
-    connected, data, gone, message, pattern, received, sent, until, whole, Side, PATIENCE,
+    alone, connected, data, gone, message, pattern, received, sent, until, whole, Side,
 };
 use crate::ucx_support::{open, ucx_is_here};
 
@@ -228,21 +227,6 @@ pub fn play_stuck(mut line: File, tls: &str) {
         side.transport.send_data(peer, Vec::new(), vec![whole(&mut block)]).expect("open");
     }
     alone(&mut side, "the end by force", |_| None::<()>);
-}
-
-/// Drives one transport alone until `done` gives something.
-fn alone<T>(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        while let Some(event) = side.transport.progress() {
-            side.events.push(event);
-        }
-        if let Some(found) = done(side) {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", side.events);
-        side.transport.wait(Duration::from_millis(50));
-    }
 }
 
 fn from_digits(digits: &str) -> Vec<u8> {
