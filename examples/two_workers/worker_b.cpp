@@ -261,15 +261,23 @@ class WorkerB {
   }
 
   // Kills A's processes when some blocks are in their places here and others are not. False on every
-  // rank, and A lives, if the fetch was over too soon. A is stopped before it is judged whether it was.
+  // rank, and A lives, if the fetch was over too soon. A is stopped before it is judged whether it was, and
+  // what it had sent by then is waited for: that still comes when it is dead.
   bool kill_a_within(const kvhints::Prefetch &prefetch) {
+    constexpr int quiet_ms = 50;
     bool is_killed = false;
     if (mpi_.rank() == 0) {
       while (!prefetch.is_over() && prefetch.report().moved == 0) {
       }
       signal_a(SIGSTOP);
-      const kvh_prefetch_report_t report = prefetch.report();
-      is_killed = !prefetch.is_over() && report.moved <= report.requested / 2;
+      kvh_prefetch_report_t report = prefetch.report();
+      for (int ms = 0; ms < quiet_ms && !prefetch.is_over(); ++ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const std::size_t moved_before = report.moved;
+        report = prefetch.report();
+        ms = report.moved == moved_before ? ms : 0;
+      }
+      is_killed = !prefetch.is_over();
       signal_a(is_killed ? SIGKILL : SIGCONT);
       if (is_killed) {
         result_.blocks_moved_before_kill = report.moved;

@@ -17,11 +17,12 @@ use super::frame::{self, Header, Kind, MAX_INLINE_BYTES};
 use super::inbox::{Item, Slot};
 use super::mailbox::{Arrival, Payload};
 use super::neighbour::{
-    self, Machine, Place, Placed, SegmentPlace, Ways, MAX_DIRECT_BYTES, MAX_DIRECT_PIECES,
+    self, Introduction, Machine, Place, Placed, SegmentPlace, Ways, MAX_DIRECT_BYTES,
+    MAX_DIRECT_PIECES,
 };
 use super::operation::{joined, Operation, Purpose};
 use super::room::{Room, SpareBuffers, MAX_BUFFER_BYTES};
-use super::segment::{self, Piece, View};
+use super::segment::{self, Nonce, Piece, View};
 use super::wake::WakeEvent;
 use super::worker::{Started, Worker, CONTROL_ID, DATA_ID};
 use super::{describe, status, UcxOptions};
@@ -331,12 +332,18 @@ impl UcxTransport {
     ) -> Option<()> {
         match kind {
             Kind::Machine => {
-                let theirs: &Machine = bytes.try_into().ok()?;
-                if self.machine.as_ref() == Some(theirs) {
-                    self.show_segment(peer);
+                let Introduction { machine, question } = Introduction::decode(bytes)?;
+                let connection = self.connections.get_mut(&peer)?;
+                if connection.shown.is_some() {
+                    return None;
+                }
+                if self.machine == Some(machine) {
+                    let shown = connection.shown.insert(Box::new(question));
+                    let address = shown.as_ptr().addr() as u64;
+                    self.show_segment(peer, address);
                 }
             }
-            Kind::Segment => self.look_at(peer, SegmentPlace::decode(bytes)?),
+            Kind::Segment => self.look_at(peer, SegmentPlace::decode(bytes)?)?,
             Kind::Reached => {
                 let read = Ways::decode(bytes)?;
                 let connection = self.connections.get_mut(&peer)?;
@@ -369,9 +376,22 @@ impl UcxTransport {
         Some(())
     }
 
-    /// Tells a peer on this machine where this side's memory is. Without a segment there is nothing
-    /// to tell, and data goes over the wire.
-    fn show_segment(&mut self, peer: PeerId) {
+    /// Tells a peer that was connected to which machine this is, and what to show of its memory if it is
+    /// there too. Where that cannot be made up, data goes over the wire.
+    fn introduce(&mut self, peer: PeerId) {
+        let mut question = Nonce::default();
+        let (Some(machine), Ok(())) = (self.machine, getrandom::fill(&mut question)) else {
+            return;
+        };
+        if let Some(connection) = self.connections.get_mut(&peer) {
+            connection.question = Some(question);
+        }
+        self.tell(peer, Kind::Machine, Introduction { machine, question }.encode());
+    }
+
+    /// Tells a peer on this machine where this side's memory is, and where in it what the peer asked for.
+    /// Without a segment there is nothing to tell, and data goes over the wire.
+    fn show_segment(&mut self, peer: PeerId, answer_address: u64) {
         if self.segment.is_none() {
             self.segment = segment::Segment::new().ok();
         }
@@ -379,30 +399,35 @@ impl UcxTransport {
         let place = SegmentPlace {
             process: std::process::id(),
             descriptor: segment.descriptor(),
-            nonce_address: segment.nonce_address(),
+            answer_address,
             nonce: segment.nonce(),
         };
         self.tell(peer, Kind::Segment, place.encode());
     }
 
-    /// Tries what can be read of a peer's memory, and tells it.
-    fn look_at(&mut self, peer: PeerId, place: SegmentPlace) {
-        let SegmentPlace { process, descriptor, nonce_address, nonce } = place;
+    /// Tries what can be read of a peer's memory, and tells it; `None` when it was not asked. Memory that it
+    /// names is compared with nothing but what this side made up for it: whatever the answer, it tells
+    /// nothing of what lies there.
+    fn look_at(&mut self, peer: PeerId, place: SegmentPlace) -> Option<()> {
+        let SegmentPlace { process, descriptor, answer_address, nonce } = place;
+        let question = self.connections.get_mut(&peer)?.question.take()?;
         let view = match self.ways.segment {
             true => View::open(process, descriptor, &nonce).ok(),
             false => None,
         };
-        let mut seen = [0; 16];
-        let pieces = [Piece { at: nonce_address, len: 16 }];
-        let read = segment::read_memory(process, &pieces, &mut seen);
-        let reads_memory = self.ways.memory && read.is_ok() && seen == nonce;
-        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let mut seen = Nonce::default();
+        let pieces = [Piece { at: answer_address, len: seen.len() as u64 }];
+        let reads_memory = self.ways.memory
+            && segment::read_memory(process, &pieces, &mut seen).is_ok()
+            && seen == question;
+        let connection = self.connections.get_mut(&peer)?;
         let ways = Ways { segment: view.is_some(), memory: reads_memory };
         connection.peer_segment = view;
         connection.peer_process = reads_memory.then_some(process);
         if ways.any() {
             self.tell(peer, Kind::Reached, ways.encode());
         }
+        Some(())
     }
 
     /// Says something to the peer's transport. A connection that broke says so by its own event.
@@ -768,9 +793,7 @@ impl Transport for UcxTransport {
         }
         let endpoint = self.worker.connect(listening).map_err(|status| self.error_of(status))?;
         let peer = self.add(endpoint, true);
-        if let Some(machine) = self.machine {
-            self.tell(peer, Kind::Machine, machine.to_vec());
-        }
+        self.introduce(peer);
         Ok(peer)
     }
 

@@ -7,7 +7,7 @@ use ucx_sys::ucp_ep_h;
 
 use super::inbox::Inbox;
 use super::neighbour::Ways;
-use super::segment::{Piece, View};
+use super::segment::{Nonce, Piece, View};
 use crate::transfer::transport::{Ticket, TransportError};
 
 /// How far a connection is. It only moves down this list.
@@ -53,6 +53,11 @@ pub(super) struct Connection {
     /// Data of this side that lies where the peer reads it, by the number of the message that said
     /// so: until the peer took it, or the connection ends.
     pub placed: BTreeMap<u64, (Ticket, Option<Piece>)>,
+    /// What the peer has to show in its memory: made here, so that nothing that lies there already can be
+    /// it. `None` where it was not asked, or has answered.
+    pub question: Option<Nonce>,
+    /// What this side shows the peer, which asked for it; stays where it is.
+    pub shown: Option<Box<Nonce>>,
     /// The peer's process, where its memory can be read.
     pub peer_process: Option<u32>,
     /// The peer's segment, where it can be mapped.
@@ -80,6 +85,8 @@ impl Connection {
             gathers: None,
             read_by_peer: Ways::default(),
             placed: BTreeMap::new(),
+            question: None,
+            shown: None,
             peer_process: None,
             peer_segment: None,
         }

@@ -192,3 +192,44 @@ fn nothing_is_printed_because_of_them() {
     assert!(written.lines().all(is_the_harness) && errors.is_empty(), "{written}{errors}");
     assert!(written.contains("a_number_used_twice_ends_the_connection ... ok"), "{written}");
 }
+
+/// A peer that was not asked names any process and any address. Were what lies there compared with something
+/// that it chose, the answer would tell it, byte by byte, what that is; nobody has proven to have a key yet.
+#[test]
+fn nobody_learns_what_is_in_memory_by_guessing() {
+    if let Err(error) = availability() {
+        return println!("skipped: {error}");
+    }
+    let with_memory = UcxOptions { tls: Some("tcp,cma".to_owned()), ..options() };
+    // Fifteen bytes that are known, and one of a key.
+    let memory: Box<[u8; 16]> = Box::new(*b"fifteen known...");
+    let answers = |guess: u8| {
+        let mut transport = UcxTransport::open(with_memory.clone()).expect("UCX starts");
+        let rogue = Rogue::new(&transport);
+        let peer = rogue.introduced(&mut transport);
+        let mut nonce = *memory;
+        nonce[15] = guess;
+        let question = super::neighbour::SegmentPlace {
+            process: std::process::id(),
+            descriptor: u32::MAX,
+            answer_address: memory.as_ptr().addr() as u64,
+            nonce,
+        };
+        rogue.send(Kind::Segment, 1, b"", question.encode());
+        let start = Instant::now();
+        let mut kinds = Vec::new();
+        loop {
+            rogue.worker.progress();
+            let arrivals = rogue.worker.mailbox.arrivals.take();
+            kinds.extend(arrivals.iter().map(|arrival| arrival.header.kind));
+            match transport.progress() {
+                Some(Event::PeerGone { peer: gone, .. }) if gone == peer => return kinds,
+                Some(event) => panic!("{event:?}"),
+                None => assert!(start.elapsed() < PATIENCE, "it is still connected"),
+            }
+        }
+    };
+    for guess in [b'?', b'.'] {
+        assert!(!answers(guess).contains(&Kind::Reached), "it was told what it guessed");
+    }
+}

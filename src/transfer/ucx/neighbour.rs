@@ -2,8 +2,8 @@
 //!
 //! | who | kind | what |
 //! |---|---|---|
-//! | who connected | machine | which machine it is on: a digest |
-//! | the other | segment | the same machine: where its segment is |
+//! | who connected | machine | which machine it is on, a digest, and a number to be shown in memory |
+//! | the other | segment | the same machine: where its segment is, and where that number |
 //! | who connected | reached | what of it could be read: tried, not assumed |
 //! | the other | placed | data, as a place in its segment or as addresses, instead of the bytes |
 //! | who connected | taken | that data was read, or is not wanted: the place is free |
@@ -76,10 +76,29 @@ pub(super) fn this_machine() -> Option<Machine> {
     // Processes find each other by numbers only within one such space.
     let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
     let mut digest = Sha256::new();
-    digest.update(b"kvhints machine v1");
+    digest.update(b"kvhints machine v2");
     digest.update(start);
     digest.update(processes.as_os_str().as_encoded_bytes());
     digest.finalize()[..16].try_into().ok()
+}
+
+/// What somebody who connects says first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Introduction {
+    pub machine: Machine,
+    /// What the other side is to show in its memory.
+    pub question: Nonce,
+}
+
+impl Introduction {
+    pub fn encode(&self) -> Vec<u8> {
+        [self.machine, self.question].concat()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; 32] = bytes.try_into().ok()?;
+        Some(Self { machine: bytes[..16].try_into().ok()?, question: bytes[16..].try_into().ok()? })
+    }
 }
 
 /// Where a transport's segment is.
@@ -87,8 +106,9 @@ pub(super) fn this_machine() -> Option<Machine> {
 pub(super) struct SegmentPlace {
     pub process: u32,
     pub descriptor: u32,
-    /// Where the nonce stands in that process's memory.
-    pub nonce_address: u64,
+    /// Where what the peer asked for stands in that process's memory.
+    pub answer_address: u64,
+    /// What the segment begins with.
     pub nonce: Nonce,
 }
 
@@ -97,7 +117,7 @@ impl SegmentPlace {
         let mut bytes = Vec::with_capacity(32);
         bytes.extend_from_slice(&self.process.to_le_bytes());
         bytes.extend_from_slice(&self.descriptor.to_le_bytes());
-        bytes.extend_from_slice(&self.nonce_address.to_le_bytes());
+        bytes.extend_from_slice(&self.answer_address.to_le_bytes());
         bytes.extend_from_slice(&self.nonce);
         bytes
     }
@@ -107,7 +127,7 @@ impl SegmentPlace {
         Some(Self {
             process: u32::from_le_bytes(bytes[..4].try_into().ok()?),
             descriptor: u32::from_le_bytes(bytes[4..8].try_into().ok()?),
-            nonce_address: u64::from_le_bytes(bytes[8..16].try_into().ok()?),
+            answer_address: u64::from_le_bytes(bytes[8..16].try_into().ok()?),
             nonce: bytes[16..].try_into().ok()?,
         })
     }
@@ -225,10 +245,13 @@ mod tests {
     #[test]
     fn what_is_told_comes_back_and_cut_is_refused() {
         let segment =
-            SegmentPlace { process: 7, descriptor: 9, nonce_address: 1 << 40, nonce: [3; 16] };
+            SegmentPlace { process: 7, descriptor: 9, answer_address: 1 << 40, nonce: [3; 16] };
         assert_eq!(SegmentPlace::decode(&segment.encode()), Some(segment));
         let cut = segment.encode();
         assert!((0..cut.len()).all(|len| SegmentPlace::decode(&cut[..len]).is_none()));
+        let introduction = Introduction { machine: [1; 16], question: [2; 16] };
+        assert_eq!(Introduction::decode(&introduction.encode()), Some(introduction));
+        assert_eq!(Introduction::decode(&introduction.encode()[..31]), None);
         let piece = |at, len| Piece { at, len };
         for place in [
             Place::Segment(piece(4096, 100)),

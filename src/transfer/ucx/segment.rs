@@ -114,11 +114,6 @@ impl Segment {
         self.nonce
     }
 
-    /// Where the nonce stands in this process.
-    pub fn nonce_address(&self) -> u64 {
-        self.mapping.base.addr() as u64
-    }
-
     /// Free chunks in a row for so many bytes, if there are enough. They stay free until they are taken.
     pub fn room(&self, len: usize) -> Option<Piece> {
         let chunks = len.div_ceil(CHUNK_BYTES);
