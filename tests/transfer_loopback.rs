@@ -719,6 +719,43 @@ fn a_slow_source_still_delivers_what_others_wait_for() {
     destination.settles();
 }
 
+/// One source that accepts and never answers, asked with short and with long deadlines, takes one
+/// connection for each that was late; with all of them taken, others that are well are not asked at all.
+#[test]
+fn a_source_that_is_always_late_leaves_connections_for_others() {
+    let hub = hub();
+    let mischief = Arc::new(Mischief::default());
+    let stuck = Setup { mischief: Arc::clone(&mischief), ..Setup::default() };
+    let connections = 4;
+    let destination_limits = DestinationLimits { connections, ..Default::default() };
+    let stuck = Worker::new(&hub, stuck);
+    let well = Worker::new(&hub, Setup { incarnation: 3, ..Setup::default() });
+    let setup = Setup { incarnation: 2, destination_limits, ..Setup::default() };
+    let destination = Worker::new(&hub, setup);
+    let wanted = sequence(2, 0);
+    [&stuck, &well].map(|source| source.hold(&wanted, &[0, 1]));
+    Mischief::set(&mischief.is_deaf, true);
+    let begin = |from: &Worker, places: &[i32], deadlines: Deadlines| {
+        let order = order(from.origin(), &wanted, places, Policy::Strict);
+        destination.begin_order(&FetchOrder { deadlines, ..order }).unwrap()
+    };
+    let patient = Deadlines::default();
+    let hasty = Deadlines { transfer_ns: patient.transfer_ns / 10, ..patient };
+    let mut waiting = Vec::new();
+    for first in [10, 20, 30, 40] {
+        let waits = begin(&stuck, &[first, first + 1], patient);
+        let late = begin(&stuck, &[first + 2, first + 3], hasty);
+        reaches(&waits, State::PrefetchInProgress);
+        reaches(&late, State::PrefetchInProgress);
+        waiting.push(waits);
+        destination.clock.pass(hasty.transfer_ns);
+        assert_eq!(outcome(&late), Outcome::Failed(FailReason::TransferTimeout));
+    }
+    let sources = destination.transceiver.status().sources;
+    let next = begin(&well, &[50, 51], patient);
+    assert_eq!(outcome(&next), Outcome::Delivered { blocks: 2 }, "{sources} connections");
+}
+
 #[test]
 fn a_destination_that_never_receives_is_cut_off_when_the_hold_time_is_over() {
     let mischief = Arc::new(Mischief::default());

@@ -40,7 +40,7 @@ const MAX_SPARE: usize = 8;
 /// What a destination allows itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationLimits {
-    /// Sources that are connected.
+    /// Sources that are connected. As many connections again may be ending.
     pub connections: usize,
     /// Bytes received and not yet copied into the host's blocks.
     pub staging_bytes: usize,
@@ -65,9 +65,10 @@ pub struct Destination {
     /// Attempts whose delivered blocks are on a lease, by the attempt's number.
     leased: BTreeMap<u64, Arc<Attempt>>,
     connections: BTreeMap<Vec<u8>, Connection>,
-    /// Connections over which something came too late: nothing new is asked over them, and they are
-    /// closed when the last attempt that asked over them needs them no more.
-    retired: BTreeSet<PeerId>,
+    /// Connections over which something came too late, with their addresses: nothing new is asked over
+    /// them, and they are closed when the last attempt that asked over them needs them no more. One for
+    /// an address, and as many as there may be others, so that who is always late leaves room.
+    retired: BTreeMap<PeerId, Vec<u8>>,
     receives: BTreeMap<Ticket, Receive>,
     /// Announced runs that wait for staging.
     waiting: VecDeque<Run>,
@@ -151,7 +152,7 @@ impl Destination {
             running: BTreeMap::new(),
             leased: BTreeMap::new(),
             connections: BTreeMap::new(),
-            retired: BTreeSet::new(),
+            retired: BTreeMap::new(),
             receives: BTreeMap::new(),
             waiting: VecDeque::new(),
             scatters: VecDeque::new(),
@@ -166,7 +167,7 @@ impl Destination {
     /// Sources connected to, for the status.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
         let current = self.connections.values().map(|connection| connection.peer);
-        current.chain(self.retired.iter().copied())
+        current.chain(self.retired.keys().copied())
     }
 
     /// Announced runs that wait for staging.
@@ -554,7 +555,7 @@ impl Destination {
             connection.last_used_ns = now_ns;
             return Ok(connection.peer);
         }
-        if self.connections.len() + self.retired.len() >= self.limits.connections {
+        if self.connections.len() >= self.limits.connections {
             self.close_idle_connection(transport, chosen)?;
         }
         let peer = transport.connect(&rank.address).map_err(|error| match error {
@@ -652,10 +653,16 @@ impl Destination {
         let ranks = running.sources.iter().flat_map(Sources::ranks);
         let late: BTreeSet<PeerId> =
             ranks.filter(|rank| rank.is_pending()).map(|rank| rank.peer).collect();
-        let retired = &mut self.retired;
+        let (retired, limit) = (&mut self.retired, self.limits.connections);
         // One that is gone, or retired already, is not among them.
-        self.connections.retain(|_, connection| {
-            !late.contains(&connection.peer) || !retired.insert(connection.peer)
+        self.connections.retain(|address, connection| {
+            let is_kept = !late.contains(&connection.peer)
+                || retired.len() >= limit
+                || retired.values().any(|other| other == address);
+            if !is_kept {
+                retired.insert(connection.peer, address.clone());
+            }
+            is_kept
         });
     }
 
@@ -663,7 +670,7 @@ impl Destination {
     fn close_retired(&mut self, transport: &mut dyn Transport) {
         let asked: BTreeSet<PeerId> = self.running.values().flat_map(Running::peers).collect();
         let disconnected = &mut self.disconnected;
-        self.retired.retain(|peer| {
+        self.retired.retain(|peer, _| {
             let is_asked = asked.contains(peer);
             if !is_asked {
                 transport.disconnect(*peer);

@@ -45,6 +45,10 @@ const MAX_ROUNDS: usize = 64;
 const MAX_ANNOUNCED: usize = 1 << 16;
 const MAX_ANNOUNCED_BYTES: usize = 256 << 20;
 
+/// What may wait for one peer to take it; blocks, which wait where they lie, are not counted in the bytes.
+pub(super) const MAX_QUEUED: usize = 1 << 16;
+const MAX_QUEUED_BYTES: usize = 128 << 20;
+
 /// Data that the caller has to receive or discard.
 struct Announced {
     peer: PeerId,
@@ -172,10 +176,17 @@ impl UcxTransport {
         let mut operation = Operation::new(peer, purpose, &self.worker.mailbox);
         operation.header = header.encode();
         fill(&mut operation);
+        let connection = self.open_connection(peer)?;
+        connection.queued_bytes += operation.queued_bytes();
+        let is_too_much =
+            connection.operations > MAX_QUEUED || connection.queued_bytes > MAX_QUEUED_BYTES;
         let id = if kind == Kind::Data { DATA_ID } else { CONTROL_ID };
         let flags = if kind == Kind::Bye { UCP_AM_SEND_FLAG_EAGER } else { 0 };
         if let Started::Ended(operation) = self.worker.send(endpoint, id, flags, operation) {
             self.operation_ended(*operation);
+        }
+        if is_too_much {
+            self.fail(peer, broke_rules("it is asked for answers that it does not take"));
         }
         Ok(())
     }
@@ -590,6 +601,7 @@ impl UcxTransport {
     /// The one place where an operation ends.
     fn operation_ended(&mut self, mut operation: Operation) {
         let peer = operation.peer;
+        let queued_bytes = operation.queued_bytes();
         if operation.is_gathered {
             self.spare_buffers.put(std::mem::take(&mut operation.bytes));
         }
@@ -599,6 +611,7 @@ impl UcxTransport {
             return;
         }
         connection.operations -= 1;
+        connection.queued_bytes -= queued_bytes;
         let (state, cause) = (connection.state, connection.cause.clone());
         let result = match operation.status {
             ucx_sys::UCS_OK => Ok(()),

@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub announced_count: usize,
     /// Operations that UCX has.
     pub operations: usize,
+    /// Bytes of them that the peer has not taken.
+    pub queued_bytes: usize,
     /// Why it ended: the error of operations that end because of that.
     pub cause: Option<TransportError>,
     /// Whether the caller knows it: then its end has to be told.
@@ -79,6 +81,7 @@ impl Connection {
             announced_bytes: 0,
             announced_count: 0,
             operations: 0,
+            queued_bytes: 0,
             cause: None,
             is_shown: is_connector,
             is_heard: false,

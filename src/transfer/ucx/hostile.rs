@@ -233,3 +233,25 @@ fn nobody_learns_what_is_in_memory_by_guessing() {
         assert!(!answers(guess).contains(&Kind::Reached), "it was told what it guessed");
     }
 }
+
+/// A peer that asks and asks and reads no answer: each request is answered, whatever the answer, and what UCX
+/// cannot get rid of waits here.
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    for bytes in [100, 100_000] {
+        with_rogue(|transport, rogue| {
+            let peer = rogue.introduced(transport);
+            // Some wait in the sockets, where the system bounds them.
+            for _ in 0..4 * super::adapter::MAX_QUEUED {
+                let is_refused = transport.send_message(peer, vec![0; bytes]).is_err();
+                while let Some(event) = transport.progress() {
+                    if matches!(event, Event::PeerGone { .. }) {
+                        return;
+                    }
+                }
+                assert!(!is_refused, "refused by a connection that is there");
+            }
+            panic!("all that was sent waits for a peer that reads nothing");
+        });
+    }
+}

@@ -56,6 +56,16 @@ impl Operation {
             mailbox,
         })
     }
+
+    /// Bytes of the transport's own that wait here for the peer; none of what is received.
+    pub fn queued_bytes(&self) -> usize {
+        match self.purpose {
+            Purpose::Send(_) | Purpose::Own | Purpose::Bye if !self.is_gathered => {
+                self.header.len() + self.bytes.len()
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// UCX's list of segments: empty ones left out, neighbours joined (one run of memory goes the
