@@ -733,7 +733,7 @@ fn a_source_that_is_always_late_leaves_connections_for_others() {
     let setup = Setup { incarnation: 2, destination_limits, ..Setup::default() };
     let destination = Worker::new(&hub, setup);
     let wanted = sequence(2, 0);
-    [&stuck, &well].map(|source| source.hold(&wanted, &[0, 1]));
+    [&stuck, &well].into_iter().for_each(|source| source.hold(&wanted, &[0, 1]));
     Mischief::set(&mischief.is_deaf, true);
     let begin = |from: &Worker, places: &[i32], deadlines: Deadlines| {
         let order = order(from.origin(), &wanted, places, Policy::Strict);
