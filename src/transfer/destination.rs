@@ -34,8 +34,10 @@ use crate::plan::{AllowList, Endpoint};
 use crate::reuse::Name;
 use crate::telemetry::nvtx::{Range, Step};
 
-/// Staging that is kept for the next runs.
+/// Staging that is kept for the next runs. A source says how long its runs are: what is longer than
+/// sources of this library send is given back.
 const MAX_SPARE: usize = 8;
+const MAX_SPARE_BYTES: usize = 8 << 20;
 
 /// What a destination allows itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -379,7 +381,7 @@ impl Destination {
                     self.step(now_ns, transport, run.sequence, Event::Committed { blocks });
                 }
                 self.staging_bytes -= run.len;
-                if self.spare.len() < MAX_SPARE {
+                if self.spare.len() < MAX_SPARE && staging.capacity() <= MAX_SPARE_BYTES {
                     self.spare.push(staging);
                 }
             }
